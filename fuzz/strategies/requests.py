@@ -1,0 +1,88 @@
+"""Requests: prompts drawn as (length, place), so that a long prompt costs no more draws than a short one."""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property
+
+import msgspec
+from hypothesis import strategies as st
+
+from fuzz.strategies.knobs import knobs
+from targets.protocol import Factory, Knob, Request, Setting
+
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 18, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65)
+"""Prompt lengths: small ones, and the multiples of 16 with their neighbours, where windows, pages and chunks end."""
+ANSWERS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
+"""New tokens: a budget of exactly one and two often, and enough to outlive a neighbour."""
+GAPS = (0, 1, 2, 3, 5)
+"""Steps from one arrival to the next."""
+_TEXT = 4096
+
+
+class Space(msgspec.Struct, frozen=True, dict=True):
+    """What requests and schedules are drawn from: a target's vocabulary, knobs and limits."""
+
+    vocabulary: int
+    special_ids: tuple[int, ...] = ()
+    knobs: tuple[Knob, ...] = ()
+    rows: bool = False
+    long: bool = True
+
+    @classmethod
+    def of(cls, factory: Factory) -> Space:
+        """The space of one target."""
+        return cls(factory.vocabulary, factory.special_ids, factory.knobs, factory.control.rows)
+
+    @cached_property
+    def ordinary_ids(self) -> tuple[int, ...]:
+        """Every id without a meaning of its own."""
+        return tuple(token for token in range(self.vocabulary) if token not in self.special_ids)
+
+    @cached_property
+    def text(self) -> tuple[int, ...]:
+        """A fixed text of ordinary ids; a prompt is a piece of it."""
+        return tuple(random.Random(0).choices(self.ordinary_ids, k=_TEXT))
+
+    def piece(self, length: int, place: int) -> tuple[int, ...]:
+        """`length` ids from `place` on, round the end."""
+        place %= _TEXT
+        piece = self.text[place : place + length]
+        return piece if len(piece) == length else piece + self.text[: length - len(piece)]
+
+    @cached_property
+    def settings(self) -> st.SearchStrategy[dict[str, Setting]]:
+        """Settings that differ from the defaults in a few knobs."""
+        return knobs(self.knobs)
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The strategies that `requests` and `schedules` draw from, built once."""
+        return Draws()
+
+
+class Draws:
+    """Ready-made strategies: building one costs more than drawing from it, and a draw as much as ten lines of Python.
+
+    A request's shape is one number, so that it costs one draw; 0 is the simplest shape there is.
+    """
+
+    def __init__(self) -> None:
+        self.shape = st.integers(0, len(LENGTHS) * len(ANSWERS) * len(GAPS) - 1)
+        self.place = st.integers(0, _TEXT - 1)
+        self.few = st.integers(0, 3)
+        self.some = st.integers(0, 7)
+        self.many = st.integers(2, 7)
+        self.choice = st.integers(0, 2**16 - 1)
+
+
+def shaped(space: Space, shape: int, place: int) -> tuple[Request, int]:
+    """A request and the gap behind it, from a shape and a place in the text."""
+    rest, length = divmod(shape, len(LENGTHS))
+    gap, answer = divmod(rest, len(ANSWERS))
+    return Request(prompt=space.piece(LENGTHS[length], place), max_new_tokens=ANSWERS[answer]), GAPS[gap]
+
+
+def requests(space: Space) -> st.SearchStrategy[Request]:
+    """One greedy request: a piece of the text, a budget."""
+    return st.builds(lambda shape, place: shaped(space, shape, place)[0], space.draws.shape, space.draws.place)

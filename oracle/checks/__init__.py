@@ -1,0 +1,21 @@
+"""The checks, one file each. `CHECKS` has all of them by name, the cheap ones first."""
+
+from oracle.case import Check
+from oracle.checks.bookkeeping import bookkeeping
+from oracle.checks.isolation import isolation
+from oracle.checks.ownership import ownership
+from oracle.checks.progress import progress
+from oracle.checks.survival import survival
+from oracle.checks.swap import swap
+from targets.protocol import CheckName
+
+CHECKS: dict[CheckName, Check] = {
+    CheckName.SURVIVAL: survival,
+    CheckName.PROGRESS: progress,
+    CheckName.BOOKKEEPING: bookkeeping,
+    CheckName.OWNERSHIP: ownership,
+    CheckName.ISOLATION: isolation,
+    CheckName.SWAP: swap,
+}
+
+__all__ = ["CHECKS"]

@@ -1,0 +1,148 @@
+"""Swap (non-interference): a request's bits survive a change of everybody else's content, present and past.
+
+The same schedule is replayed with some requests' tokens put through a bijection of the vocabulary without fixed points,
+and the tokens they emitted *forced* to their images, so that lengths, stops and timing stay as they were. The others' bits
+are compared. Exact: no tolerance, on any dtype, on engines whose arithmetic depends on the batch. It needs equal
+skeletons; where they depart before any bit does, the pair is undecided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from oracle.case import Case, with_requests
+from oracle.finding import Finding, Report
+from targets.protocol import CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton
+from targets.protocol.events import same_bits
+
+
+def swap(case: Case) -> Generator[Schedule, Trace, Report]:
+    """LEAK where a victim's bits change. One half a schedule; every victim in turn if the case is thorough."""
+    report = Report()
+    everyone = range(len(case.requests))
+    if len(everyone) < 2:
+        return report
+    seed = random.Random(case.schedule.key())
+    halves = [[victim] for victim in everyone] if case.thorough else [seed.sample(everyone, len(everyone) // 2)]
+    for victims in halves:
+        changed = yield from compare(case, victims, [other for other in everyone if other not in victims])
+        report.pairs += changed is not UNDECIDED
+        report.pairs_undecided += changed is UNDECIDED
+        if isinstance(changed, Change):
+            report.findings.append((yield from conviction(case, changed)))
+            break
+    return report
+
+
+@dataclass(frozen=True)
+class Change:
+    """A victim's first bits that departed: its submission, the index into its answer, the event."""
+
+    submission: int
+    position: int
+    event: int
+
+
+class _Undecided:
+    """The skeletons departed before any victim's bits did."""
+
+
+UNDECIDED = _Undecided()
+
+
+def compare(
+    case: Case, victims: Collection[int], others: Sequence[int]
+) -> Generator[Schedule, Trace, Change | _Undecided | None]:
+    """Swaps the content of `others` and looks at the bits of `victims`. None: not one changed."""
+    trace = yield swapped(case, victims, others)
+    counts: dict[int, int] = {}
+    for index, (ours, theirs) in enumerate(zip(skeleton(case.trace), skeleton(trace), strict=False)):
+        before, after = case.trace[index], trace[index]
+        if ours != theirs:
+            return UNDECIDED
+        if isinstance(before, Emitted) and isinstance(after, Emitted):
+            position = counts.get(before.submission, 0)
+            counts[before.submission] = position + 1
+            if before.submission in victims and not same_bits(before, after):
+                return Change(before.submission, position, index)
+    return None if len(trace) == len(case.trace) else UNDECIDED
+
+
+def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding]:
+    """The finding for a change of bits; a thorough case names the sources, one neighbour at a time."""
+    sources = []
+    if case.thorough:
+        for other in range(len(case.requests)):
+            if other != change.submission:
+                seen = yield from compare(case, [change.submission], [other])
+                if isinstance(seen, Change):
+                    sources.append(other)
+    named = " ".join(f"#{source}" for source in sources)
+    return Finding(
+        kind=Kind.LEAK,
+        check=CheckName.SWAP,
+        what=f"request #{change.submission} depends on what " + (f"{named} asked" if named else "others asked"),
+        submission=change.submission,
+        position=change.position,
+        event=change.event,
+        actual=case.answers[change.submission][change.position],
+        answer=case.answers[change.submission],
+        sources=tuple(sources),
+        evidence=(
+            f"swap: with other requests' tokens exchanged and everything else equal, the bits of token "
+            f"{change.position} of request #{change.submission} change",
+        ),
+    )
+
+
+def swapped(case: Case, victims: Collection[int], others: Sequence[int]) -> Schedule:
+    """The schedule with the content of `others` put through a bijection that leaves what they share with a victim."""
+    seed = random.Random(case.schedule.key())
+    kept = {other: max((_shared(case, other, victim) for victim in victims), default=0) for other in others}
+    ids = case.ordinary_ids
+    place = {token: index for index, token in enumerate(ids)}
+    shift = 1
+    for _ in range(8):
+        shift = seed.randrange(1, len(ids))
+        if not any(
+            _image(case.requests[other].prompt[kept[other]], ids, place, shift) == case.requests[victim].prompt[kept[other]]
+            for other in others
+            for victim in victims
+            if kept[other] < min(len(case.requests[other].prompt), len(case.requests[victim].prompt))
+        ):
+            break  # nobody shares more with a victim than before
+
+    def through(tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(_image(token, ids, place, shift) for token in tokens)
+
+    def change(submission: int, request: Request) -> Request:
+        if submission not in kept:
+            return request
+        shared = kept[submission]
+        return msgspec.structs.replace(
+            request,
+            prompt=(*request.prompt[:shared], *through(request.prompt[shared:])),
+            stop=through(request.stop),
+            forced=through(case.answers.get(submission, request.forced)),
+        )
+
+    return with_requests(case.schedule, change)
+
+
+def _image(token: int, ids: Sequence[int], place: dict[int, int], shift: int) -> int:
+    """A token's image: ordinary ids move round by `shift`, special ones and those past the vocabulary stay."""
+    return ids[(place[token] + shift) % len(ids)] if token in place else token
+
+
+def _shared(case: Case, a: int, b: int) -> int:
+    """Length of the prefix that two prompts share."""
+    count = 0
+    for left, right in zip(case.requests[a].prompt, case.requests[b].prompt, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count

@@ -1,0 +1,79 @@
+"""Departure: where a request's stream leaves its reference, and by how much.
+
+Where the target shows logits, the measure is their largest difference; where it shows only tokens, *regret*: how far the
+chosen token's reference logit lies below the best one, which is zero exactly when the token is the isolated greedy one.
+Comparisons are written `not x <= bound`, because NaN passes `x > bound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from oracle.reference import Reference
+from targets.protocol import Emitted, Request
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A request beyond the rounding bound, at the first token that is.
+
+    Attributes:
+        position: Index into its answer.
+        size: The logit difference there, or the regret.
+        expected: The reference's greedy token, given the target's own tokens before it.
+        actual: The target's token.
+    """
+
+    submission: int
+    position: int
+    size: float
+    bound: float
+    expected: int
+    actual: int
+
+
+def departures(
+    requests: Mapping[int, Request], emitted: Mapping[int, list[Emitted]], reference: Reference
+) -> Iterator[Suspect]:
+    """The first token beyond the bound of each submission that has one, in the order of `emitted`.
+
+    All submissions are measured in one go: N tokens in a few tensor operations rather than in a few for each.
+    """
+    answers = {who: tuple(event.token for event in events) for who, events in emitted.items()}
+    if not answers:
+        return
+    expected = torch.cat([reference.logits(requests[who].prompt, answer) for who, answer in answers.items()])
+    rows = [event.logits for events in emitted.values() for event in events]
+    differences = _differences(rows, expected)  # [N]
+    tokens = torch.tensor([token for answer in answers.values() for token in answer], device=expected.device)
+    regrets = (expected.amax(dim=-1) - expected.gather(1, tokens[:, None])[:, 0]).tolist()
+    start = 0
+    for who, answer in answers.items():
+        free = len(requests[who].forced)
+        for position, token in enumerate(answer):
+            size, bound = differences[start + position], reference.bound
+            if size <= bound and position >= free:
+                size, bound = regrets[start + position], 2 * reference.bound  # either logit may be off by the bound
+            if not size <= bound:
+                greedy = int(expected[start + position].argmax())
+                yield Suspect(who, position, size, bound, greedy, token)
+                break
+        start += len(answer)
+
+
+def _differences(rows: list[torch.Tensor | None], expected: torch.Tensor) -> list[float]:
+    """Largest absolute difference of each of N positions to [N, V]; 0 where the target does not show its logits.
+
+    In double for narrower types, so that half precision can't overflow.
+    """
+    shown = [row for row in rows if row is not None]
+    if not shown or len(shown) < len(rows):
+        return [0.0] * len(rows)
+    stacked = torch.stack(shown)
+    if stacked.dtype != torch.float64:
+        stacked, expected = stacked.double(), expected.double()
+    differences: list[float] = (stacked - expected).abs().amax(dim=-1).tolist()
+    return differences

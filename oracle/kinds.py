@@ -1,0 +1,108 @@
+"""Kinds: the experiments that turn a suspect into a finding, or clear it.
+
+1. Swap the content of everybody else: the suspect's bits change -> LEAK.
+2. Alone in a fresh target, in float64: it departs from the reference -> WRONG-ALONE.
+3. The whole schedule in float64, same weights upcast, same tokens forced: it departs -> INTERFERENCE; it does not -> it was
+   rounding, and nothing is found.
+
+Where the target's own precision is float64, steps 2 and 3 need no other. Where it has no float64, a suspect that step 1
+does not convict stays undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from oracle.case import Case, with_requests
+from oracle.checks.swap import UNDECIDED, Change, compare, conviction
+from oracle.departure import Suspect, departures
+from oracle.finding import Finding, Report
+from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Submit, Trace, emitted_by_submission, submissions
+
+
+def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
+    """One suspect: a finding, a refutation, or an honest "unknown"."""
+    who = suspect.submission
+    others = [other for other in range(len(case.requests)) if other != who]
+    evidence = [
+        f"reference: token {suspect.position} of request #{who} departs by {suspect.size:.3g}, "
+        f"rounding explains {suspect.bound:.3g}"
+    ]
+    if others:
+        changed = yield from compare(case, [who], others)
+        if isinstance(changed, Change):
+            found = yield from conviction(case, changed)
+            return Report(findings=[_complete(case, suspect, found, (*evidence, *found.evidence))])
+        outcome = "undecided, the timing changed too" if changed is UNDECIDED else "no bit of it changes"
+        evidence.append(f"swap: with other requests' tokens exchanged, {outcome}")
+    exact = _exact_settings(case)
+    if exact is None:
+        return Report(unknown=[f"request #{who} departs by {suspect.size:.3g}, and the target has no float64 to ask"])
+    request = msgspec.structs.replace(case.requests[who], deadline_s=None, client_id=None)
+    departs = yield from _departs(case, Schedule(ops=(Submit(request),), settings=exact), 0)
+    if departs:
+        evidence.append("alone: in a fresh target, in float64, it departs from the reference as well")
+        return Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, evidence)])
+    evidence.append("alone: in a fresh target, in float64, it equals the reference")
+    if not case.reference.exact:
+        departs = yield from _departs(case, _forced(case, exact), who)
+        if not departs:
+            return Report(refuted=1)
+        evidence.append("float64: the same schedule with the same tokens forced departs as well, so it is not rounding")
+    return Report(findings=[_finding(case, suspect, Kind.INTERFERENCE, evidence)])
+
+
+def _exact_settings(case: Case) -> dict[str, Setting] | None:
+    """The schedule's settings in float64 with the weights it has; None where that can't be had."""
+    settings = dict(case.schedule.settings)
+    if case.reference.exact:
+        return settings
+    if not case.control.float64:
+        return None
+    weights = settings.get("weights", "same")
+    return settings | {"dtype": "float64", "weights": settings["dtype"] if weights == "same" else weights}
+
+
+def _forced(case: Case, settings: dict[str, Setting]) -> Schedule:
+    """The schedule with every request made to repeat the tokens it emitted."""
+
+    def repeat(submission: int, request: Request) -> Request:
+        return msgspec.structs.replace(request, forced=case.answers.get(submission, request.forced))
+
+    return msgspec.structs.replace(with_requests(case.schedule, repeat), settings=settings)
+
+
+def _departs(case: Case, schedule: Schedule, submission: int) -> Generator[Schedule, Trace, bool]:
+    """Whether a request of another schedule departs from its reference; a request without tokens does not."""
+    trace = yield schedule
+    emitted = {who: events for who, events in emitted_by_submission(trace).items() if who == submission}
+    suspects = departures(dict(enumerate(submissions(schedule))), emitted, case.references(schedule.settings))
+    return any(True for _ in suspects)
+
+
+def _finding(case: Case, suspect: Suspect, kind: Kind, evidence: list[str]) -> Finding:
+    what = {
+        Kind.WRONG_ALONE: "is wrong even when it is alone",
+        Kind.INTERFERENCE: "depends on who else is there, though not on what they ask",
+    }[kind]
+    found = Finding(kind=kind, check=CheckName.ISOLATION, what=f"request #{suspect.submission} {what}")
+    return _complete(case, suspect, found, tuple(evidence))
+
+
+def _complete(case: Case, suspect: Suspect, found: Finding, evidence: tuple[str, ...]) -> Finding:
+    """Adds what the reference knows of the victim; its whole isolated answer if the case is thorough."""
+    who = suspect.submission
+    return msgspec.structs.replace(
+        found,
+        submission=who,
+        position=suspect.position,
+        expected=suspect.expected,
+        actual=suspect.actual,
+        answer=case.answers[who],
+        isolated=case.reference.greedy(case.requests[who], case.context_tokens_max) if case.thorough else (),
+        size=suspect.size,
+        bound=suspect.bound,
+        evidence=evidence,
+    )

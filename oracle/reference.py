@@ -1,0 +1,75 @@
+"""Reference: the answer of one request that is alone, on code that shares nothing with any cache.
+
+One cacheless forward of `prompt + the target's own tokens` checks all of them at once: by causality, its logits at each
+position are those of the isolated request that was given the same tokens so far. (Five to twelve times cheaper than
+generating alone.) The memory keeps each prompt's longest known answer, which serves every shorter one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+
+from targets.protocol import Request
+
+MEMORY_BYTES_MAX = 2**28
+
+
+class Reference:
+    """Isolated answers of one network.
+
+    Attributes:
+        bound: The rounding bound on logit differences; more makes a suspect.
+    """
+
+    def __init__(self, network: nn.Module, bound: float = 0.0) -> None:
+        self.network = network
+        self.bound = bound
+        self.device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
+        self.exact = next((weight.dtype for weight in network.parameters()), torch.float64) == torch.float64
+        self._known: OrderedDict[tuple[int, ...], tuple[tuple[int, ...], torch.Tensor]] = OrderedDict()
+        self._bytes = 0
+
+    def logits(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> torch.Tensor:
+        """The isolated logits [n, V] that stand behind each of the n tokens of `answer`."""
+        known = self._known.get(prompt)
+        if known is not None and known[0][: len(answer)] == answer:
+            self._known.move_to_end(prompt)
+            return known[1][: len(answer)]
+        logits = self.forward((*prompt, *answer[:-1]))[len(prompt) - 1 :]
+        self._remember(prompt, answer, logits)
+        return logits
+
+    def greedy(self, request: Request, context_tokens_max: int) -> tuple[int, ...]:
+        """The whole answer alone: greedy, to the first stop token or limit. For findings; a forward a token."""
+        answer: tuple[int, ...] = ()
+        room = min(request.max_new_tokens, context_tokens_max - len(request.prompt))
+        while len(answer) < room and not (answer and answer[-1] in request.stop):
+            count = len(answer)
+            token = (
+                request.forced[count]
+                if count < len(request.forced)
+                else int(self.logits(request.prompt, (*answer, 0))[-1].argmax())
+            )
+            answer = (*answer, token)
+        return answer
+
+    @torch.inference_mode()
+    def forward(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        """Logits [n, V] of one cacheless forward."""
+        ids = torch.tensor(tokens, device=self.device)[None]
+        output: Any = self.network(input_ids=ids, use_cache=False)
+        logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
+        return logits[0]
+
+    def _remember(self, prompt: tuple[int, ...], answer: tuple[int, ...], logits: torch.Tensor) -> None:
+        if prompt in self._known:
+            self._bytes -= self._known.pop(prompt)[1].nbytes
+        self._known[prompt] = (answer, logits)
+        self._bytes += logits.nbytes
+        while self._bytes > MEMORY_BYTES_MAX and len(self._known) > 1:
+            _, (_, dropped) = self._known.popitem(last=False)
+            self._bytes -= dropped.nbytes

@@ -1,0 +1,1 @@
+"""Load tests: the top floor. May import `targets`, `oracle` and `fuzz`; nothing imports it."""

@@ -1,0 +1,127 @@
+"""Runner: turns rows of unequal length into one padded forward of an unmodified Hugging Face causal LM.
+
+Rows join ragged: a prompt beside one-token decodes. A short row repeats its last token up to Q, at the same position and
+under the same mask, so that padding is finite and never special; the copies are not written and their logits not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from targets.decoder.slots import Rows, SlotCache, SlotStore
+from targets.models import Plan, logits_of
+
+Feed = tuple[int, Sequence[int]]
+"""What a row brings to a forward: its slot, and its new tokens."""
+
+
+class Runner:
+    """Runs forwards on one network over one store."""
+
+    def __init__(self, network: nn.Module, plan: Plan, store: SlotStore, prefill: str) -> None:
+        self.network = network
+        self.plan = plan
+        self.store = store
+        self.prefill = prefill
+        self.device = store.keys[0].device
+        self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
+
+    def run(self, feeds: list[Feed]) -> torch.Tensor:
+        """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
+        groups = self.group(feeds)
+        if len(groups) == 1:
+            return self.forward(feeds)
+        logits: list[torch.Tensor] = [torch.empty(0)] * len(feeds)
+        for group in groups:
+            for index, row in zip(group, self.forward([feeds[index] for index in group]), strict=True):
+                logits[index] = row
+        return torch.stack(logits)
+
+    def group(self, feeds: list[Feed]) -> list[list[int]]:
+        """Which feeds share a forward.
+
+        "mixed": all of them. "apart": prompts in one, decodes in another. "alone": each prompt in its own (what ALiBi
+        needs: its mask has columns only, so a forward is one-token rows or one row's prompt).
+        """
+        everything = list(range(len(feeds)))
+        if self.prefill == "mixed":
+            return [everything]
+        decodes = [index for index in everything if len(feeds[index][1]) == 1]
+        prompts = [index for index in everything if len(feeds[index][1]) > 1]
+        groups = [[index] for index in prompts] if self.prefill == "alone" else [prompts]
+        return [group for group in (*groups, decodes) if group]
+
+    def forward(self, feeds: list[Feed]) -> torch.Tensor:
+        """One forward: logits [B, V] behind each row's last token."""
+        counts = [len(tokens) for _, tokens in feeds]
+        rows = self.place(feeds, [self.store.lengths[slot] for slot, _ in feeds])
+        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **self.masks(rows))
+        for (slot, _), count in zip(feeds, counts, strict=True):
+            self.store.grew(slot, count)
+        logits = logits_of(output)
+        return logits[:, 0] if rows.last is None else logits[rows.last]
+
+    def place(self, feeds: list[Feed], starts: list[int]) -> Rows:
+        """Where each token stands: a row's n-th new token at position start + n of its slot.
+
+        A step of decodes only, by far the most frequent, takes the short way: every row has one token, and it is kept.
+        """
+        slots = [slot for slot, _ in feeds]
+        counts = [len(tokens) for _, tokens in feeds]
+        batch, width = len(feeds), max(counts)
+        cells = max(start + count for start, count in zip(starts, counts, strict=True))
+        if width == 1:
+            ids, positions, slots_ = self.on_device([[tokens[0] for _, tokens in feeds], starts, slots])
+            return Rows(ids.view(batch, 1), positions.view(batch, 1), slots_, cells, last=None, written=None)
+        padded = [(*tokens, *[tokens[-1]] * (width - len(tokens))) for _, tokens in feeds]
+        places = [
+            (*range(start, start + count), *[start + count - 1] * (width - count))
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        ids, positions = self.on_device([list(chain(*padded)), list(chain(*places))])
+        slots_, every, last = self.on_device([slots, list(range(batch)), [count - 1 for count in counts]])
+        row, column, slot, position = self.on_device(
+            [
+                [row for row, count in enumerate(counts) for _ in range(count)],
+                list(chain(*map(range, counts))),
+                [slots[row] for row, count in enumerate(counts) for _ in range(count)],
+                [start + column for start, count in zip(starts, counts, strict=True) for column in range(count)],
+            ]
+        )
+        return Rows(
+            ids.view(batch, width),
+            positions.view(batch, width),
+            slots_,
+            cells,
+            last=(every, last),
+            written=(row, column, slot, position),
+        )
+
+    def on_device(self, rows: list[list[int]]) -> tuple[torch.Tensor, ...]:
+        """Equally long lists as int64 tensors, all in one copy to the device, which the host does not wait for."""
+        numbers = np.array(rows, dtype=np.int64)  # by way of numpy: torch.tensor takes four times as long
+        if self.device.type == "cpu":
+            return tuple(map(torch.from_numpy, numbers))
+        return torch.from_numpy(numbers).pin_memory().to(self.device, non_blocking=True).unbind()
+
+    def masks(self, rows: Rows) -> dict[str, Any]:
+        """The network's mask and position arguments, in the form its plan asks for."""
+        if self.plan.masks == "columns":
+            return {"attention_mask": self.visible(rows, None)[:, 0, -1]}  # bool [B, T]
+        if self.plan.masks == "tensor":
+            return {"attention_mask": self.visible(rows, self.plan.layers[0].window), "position_ids": rows.positions}
+        windows = {name: layer.window for name, layer in zip(self.plan.layer_types, self.plan.layers, strict=True)}
+        masks = {name: self.visible(rows, window) for name, window in windows.items()}
+        return {"attention_mask": masks, "position_ids": rows.positions}
+
+    def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
+        """bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
+        cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
+        seen = cells <= queries
+        return seen if window is None else seen & (cells > queries - window)

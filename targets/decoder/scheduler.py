@@ -1,0 +1,58 @@
+"""Scheduler: who gets which slot, and when. First come, first served."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Scheduler:
+    """The admission queue and the free slots.
+
+    Attributes:
+        queue: Waiting submissions, the oldest first.
+        free: Free slots; the next one is taken from the right (lifo) or from the left (fifo).
+        owners: Held slots and the submission that holds each.
+    """
+
+    def __init__(self, slots: int, slot_order: str, queue_max: int, admit_max: int) -> None:
+        self.slot_order = slot_order
+        self.queue_max = queue_max
+        self.admit_max = admit_max
+        self.queue: deque[int] = deque()
+        self.free: deque[int] = deque(reversed(range(slots)) if slot_order == "lifo" else range(slots))
+        self.owners: dict[int, int] = {}
+
+    def enqueue(self, submission: int) -> bool:
+        """Puts a request last in the queue; False if the queue is full."""
+        if len(self.queue) >= self.queue_max:
+            return False
+        self.queue.append(submission)
+        return True
+
+    def withdraw(self, submission: int) -> bool:
+        """Takes a request out of the queue; False if it was not there."""
+        if submission not in self.queue:
+            return False
+        self.queue.remove(submission)
+        return True
+
+    def admit(self, rows: tuple[int, ...] | None) -> list[tuple[int, int]]:
+        """Gives free slots to the oldest waiting requests (of those named): (submission, slot) each."""
+        admitted: list[tuple[int, int]] = []
+        for submission in [waiting for waiting in self.queue if rows is None or waiting in rows]:
+            if not self.free or len(admitted) == self.admit_max:
+                break
+            self.queue.remove(submission)
+            admitted.append((submission, self.take(submission)))
+        return admitted
+
+    def take(self, submission: int) -> int:
+        """The next free slot, now held by `submission`."""
+        slot = self.free.pop() if self.slot_order == "lifo" else self.free.popleft()
+        self.owners[slot] = submission
+        return slot
+
+    def release(self, slot: int) -> None:
+        """A held slot becomes free."""
+        del self.owners[slot]
+        self.free.append(slot)

