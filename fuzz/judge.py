@@ -12,7 +12,7 @@ from oracle.checks import CHECKS
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
-from targets.protocol import CheckName, Factory, Schedule, Setting, Trace
+from targets.protocol import CheckName, Factory, Kind, Schedule, Setting, Trace
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,20 @@ class Judge:
                 except Exception as error:  # a check that crashes must not pass, nor stop the others
                     crashed.append(f"{name}: {type(error).__name__}: {error}")
         return Judgement(schedule, trace, report, tuple(crashed))
+
+    async def same(self, schedule: Schedule, kind: Kind, check: CheckName) -> Finding | None:
+        """A finding of this kind by this check in a schedule, or None.
+
+        A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
+        not is every request tried as a victim in turn.
+        """
+        rounds = [(check, False)] if check is not CheckName.SWAP else [(CheckName.ISOLATION, False), (check, True)]
+        for name, thorough in rounds:
+            judgement = await self.judge(schedule, [name], thorough)
+            for finding in judgement.findings:
+                if finding.kind is kind and finding.check is check:
+                    return finding
+        return None
 
     async def replay(self, schedule: Schedule) -> Trace:
         """One trace on a fresh target."""

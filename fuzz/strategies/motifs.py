@@ -37,6 +37,17 @@ def identical_prompt_twice(draw: Draw, space: Space) -> list[Life]:
     return [Life(one), Life(again, arrival=draw(space.draws.few)), Life(_request(draw, space)), Life(one, arrival=3 + gap)]
 
 
+def shared_prefix_at_once(draw: Draw, space: Space) -> list[Life]:
+    """11: prompts that begin alike and go on differently, admitted in one step; and one more of them later."""
+    prefix = space.piece(1 + draw(space.draws.some) * 3, draw(space.draws.place))
+    lives = []
+    for index in range(3):
+        tail = _request(draw, space, length=1 + draw(space.draws.some))
+        whole = msgspec.structs.replace(tail, prompt=prefix + tail.prompt)
+        lives.append(Life(whole, arrival=0 if index < 2 else draw(space.draws.some)))
+    return [*lives, Life(_request(draw, space))]
+
+
 def longest_ends_first(draw: Draw, space: Space) -> list[Life]:
     """3: the longest row leaves while shorter ones go on."""
     others = [
@@ -117,6 +128,7 @@ def crowd(draw: Draw, space: Space) -> list[Life]:
 
 MOTIFS: tuple[Motif, ...] = (
     identical_prompt_twice,
+    shared_prefix_at_once,
     longest_ends_first,
     slot_reused_by_longer_then_shorter,
     join_mid_decode,

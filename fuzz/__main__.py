@@ -1,0 +1,232 @@
+"""The command line: `slotfuzz`, or `python -m fuzz`.
+
+Exit codes: 0 nothing wrong; 1 something found; 2 bad use or bad input; 3 undecided.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from targets.protocol import BadInput
+
+_NOT_YET = {
+    "sanitize": "checks on every cell",
+    "workers": "more than one worker",
+    "python": "engines in another interpreter",
+    "resume": "going on with an interrupted campaign",
+}
+
+
+class _Group(click.Group):
+    """Says a user's mistake in one sentence and exits with 2, without usage lines and without a traceback."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except BadInput as error:
+            click.echo(str(error), err=True)
+            code = 2
+        except click.ClickException as error:
+            click.echo(" ".join(error.format_message().split()), err=True)
+            code = 2
+        except click.Abort:
+            code = 130
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="slotfuzz")
+def main() -> None:
+    """Does any request's answer depend on who else was in the machine?"""
+
+
+@main.command()
+@click.option("--target", default="slots", show_default=True, help="A target's name, or package.module:factory.")
+@click.option("--model", help="A tiny model's name, gemma3-270m, a folder, or a GGUF file.  [default: tiny]")
+@click.option("--fault", "faults", multiple=True, help="Plant a bug (see `slotfuzz faults`); may be repeated.")
+@click.option("--schedules", type=click.IntRange(1), help="Stop after so many schedules.  [default: 1000]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
+@click.option("--seed", type=click.IntRange(0, 2**53), help="Same seed, same schedules.  [default: random]")
+@click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Fix a knob (see `slotfuzz targets`).")
+@click.option("--dtype", help="float64 (default), float32, bfloat16 or float16.")
+@click.option("--device", help="cpu (default) or cuda.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("slotfuzz-out"), show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the totals and findings as JSON.")
+@click.option("--sanitize", is_flag=True, hidden=True)
+@click.option("--workers", hidden=True)
+@click.option("--python", hidden=True)
+@click.option("--resume", is_flag=True, hidden=True)
+def run(
+    target: str,
+    model: str | None,
+    faults: tuple[str, ...],
+    schedules: int | None,
+    seconds: float | None,
+    seed: int | None,
+    sets: tuple[str, ...],
+    dtype: str | None,
+    device: str | None,
+    out: Path,
+    json_path: Path | None,
+    **later: Any,
+) -> int:
+    """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
+    for name, value in later.items():
+        if value:
+            raise BadInput(f"--{name}", f"left out ({_NOT_YET[name]} is not built yet)", value)
+    from fuzz.run import Run, console, set_threads
+    from fuzz.run import run as run_search
+    from fuzz.search import Limits
+    from targets.registry import TargetSpec, build, default_model
+
+    set_threads()
+    spec = TargetSpec(target, model or default_model(faults), faults)
+    factory = build(spec)
+    settings = _settings(factory.knobs, sets, {"dtype": dtype, "device": device})
+    if json_path is not None and not json_path.absolute().parent.is_dir():
+        raise BadInput("--json", "a file in a folder that exists", json_path)
+    if schedules is None and seconds is None:
+        schedules = 1000
+    asked = Run(
+        spec=spec,
+        factory=factory,
+        settings=settings,
+        seed=secrets.randbelow(2**32) if seed is None else seed,
+        limits=Limits(schedules, seconds),
+        out=out,
+        json=json_path,
+        console=console(),
+    )
+    return run_search(asked)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="REPRO…", type=click.Path(path_type=Path))
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the outcomes as JSON.")
+def replay(paths: tuple[Path, ...], json_path: Path | None) -> int:
+    """Replay stored failures: FAILED, FIXED or ERROR for each."""
+    from fuzz.replaying import Outcome, Replayer
+    from fuzz.report import format_finding
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+
+    set_threads()
+    replayer = Replayer()
+    replayed = []
+    for path in paths:
+        one = replayer.replay(path)
+        replayed.append(one)
+        if one.outcome is Outcome.ERROR:
+            click.echo(f"ERROR   {one.error}", err=True)
+            continue
+        bits = "bit for bit" if one.same_bits else "with other bits"
+        click.echo(f"{one.outcome:<7} {path}  ({bits})")
+        if one.finding is not None:
+            click.echo(format_finding(one.finding))
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))
+    outcomes = {one.outcome for one in replayed}
+    return 2 if Outcome.ERROR in outcomes else 1 if Outcome.FAILED in outcomes else 0
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def faults(as_json: bool) -> None:
+    """List the planted bugs."""
+    from targets.faults import FAULTS
+    from targets.protocol import format_schedule
+
+    if as_json:
+        rows = [
+            {
+                "name": fault.name,
+                "class": fault.group,
+                "modelled_on": fault.modelled_on,
+                "what": fault.doc,
+                "checks": fault.checks,
+                "kinds": fault.kinds,
+                "models": fault.models,
+                "settings": fault.settings,
+                "smallest": {kind.value: schedule for kind, schedule in fault.smallest.items()},
+            }
+            for fault in FAULTS.values()
+        ]
+        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
+        return
+    for fault in FAULTS.values():
+        click.echo(f"{fault.name}  ({fault.group})\n  {fault.doc}\n  modelled on {fault.modelled_on}")
+        for kind, schedule in fault.smallest.items():
+            click.echo(f"  {kind}, smallest known:")
+            click.echo("\n".join("    " + line for line in format_schedule(schedule).splitlines()))
+        click.echo()
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def targets(as_json: bool) -> None:
+    """List the targets, their knobs, and what each lets us control."""
+    from targets.registry import TARGETS, TargetSpec, build
+
+    rows = []
+    for name, doc in TARGETS.items():
+        factory = build(TargetSpec(name))
+        rows.append({"name": name, "installed": True, "what": doc, "control": factory.control, "knobs": factory.knobs})
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
+        return
+    for row in rows:
+        factory = build(TargetSpec(str(row["name"])))
+        control = msgspec.structs.asdict(factory.control)
+        click.echo(f"{row['name']}  installed\n  {row['what']}")
+        click.echo("  control: " + ", ".join(name for name, value in control.items() if value))
+        for knob in factory.knobs:
+            allowed = f"{knob.low}..{knob.high}" if knob.low is not None else " ".join(map(str, knob.values))
+            unit = f" {knob.unit}" if knob.unit else ""
+            click.echo(f"  {knob.name} = {knob.default}{unit}  ({allowed})  {knob.doc}")
+
+
+@main.command()
+@click.argument("what", type=click.Choice(["speed"]))
+@click.option("--schedules", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench(what: str, schedules: int, json_path: Path | None) -> None:
+    """Measure slotfuzz itself."""
+    from fuzz.bench import speed
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+
+    set_threads()
+    figures = speed(schedules)
+    for name, value in figures.items():
+        click.echo(f"{name:<44} {value:.3f}")
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
+
+
+def _settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:
+    """Settings from --set and from the flags that stand for a knob."""
+    by_name = {knob.name: knob for knob in knobs}
+    words = dict(flags)
+    for word in sets:
+        name, separator, value = word.partition("=")
+        if not separator:
+            raise BadInput("--set", "KNOB=VALUE", word)
+        words[name] = value
+    settings = {}
+    for name, text in words.items():
+        if text is not None:
+            if name not in by_name:
+                raise BadInput("knob", "one of " + ", ".join(by_name), name, "--set")
+            settings[name] = by_name[name].parse(text)
+    return settings
+
+
+if __name__ == "__main__":
+    main(prog_name="slotfuzz")

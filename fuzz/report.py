@@ -1,0 +1,152 @@
+"""Report: findings and totals as text for people and as data for programs. Rendering only: nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from fuzz.judge import Judge
+from fuzz.mechanisms import MECHANISMS
+from fuzz.repro import Repro
+from fuzz.search import Tally
+from oracle.finding import Finding, Verdict
+from targets.protocol import Knob, Setting, format_schedule, submissions, with_defaults
+
+EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
+"""2 is for bad use and bad input."""
+
+
+def format_finding(finding: Finding) -> str:
+    """What is wrong, what was expected, and the evidence, on a few lines."""
+    lines = [f"{finding.kind}  {finding.what}  (check: {finding.check})"]
+    if finding.expected is not None and finding.actual is not None:
+        if finding.expected == finding.actual:
+            lines.append(f"  token {finding.position}: {finding.actual}, as alone; its logits are not")
+        else:
+            lines.append(f"  token {finding.position}: expected {finding.expected}, got {finding.actual}")
+    if finding.isolated:
+        lines.append(f"  alone it answers  {_tokens(finding.isolated)}")
+        lines.append(f"  here it answers   {_tokens(finding.answer)}")
+    lines += [f"  {sentence}" for sentence in finding.evidence]
+    return "\n".join(lines)
+
+
+def format_repro(repro: Repro, path: Path) -> str:
+    """A stored failure: finding, minimal schedule, and the command that shows it again."""
+    requests, ops, prompt, new = sizes(repro)
+    proof = "1-minimal" if repro.minimal else "not proven minimal: the evaluations ran out"
+    return "\n".join(
+        [
+            format_finding(repro.finding),
+            f"  smallest schedule: {requests} requests, {ops} ops, {prompt} prompt and {new} new tokens "
+            f"({repro.evaluations} evaluations, {proof})",
+            "",
+            *("    " + line for line in format_schedule(repro.schedule).splitlines()),
+            "",
+            f"  slotfuzz replay {path}",
+        ]
+    )
+
+
+def sizes(repro: Repro) -> tuple[int, int, int, int]:
+    """Requests, ops other than submits, prompt tokens and new tokens of a repro's schedule."""
+    requests = submissions(repro.schedule)
+    return (
+        len(requests),
+        len(repro.schedule.ops) - len(requests),
+        sum(len(request.prompt) for request in requests),
+        sum(request.max_new_tokens for request in requests),
+    )
+
+
+def format_settings(knobs: tuple[Knob, ...], settings: Mapping[str, Setting]) -> str:
+    """Every knob with its value or the values that it is drawn from, and its unit."""
+    chosen = with_defaults(knobs, settings)
+    lines = []
+    for knob in knobs:
+        drawn = knob.drawn and knob.name not in settings and len(knob.values) > 1
+        value = "drawn from " + " ".join(map(str, knob.values)) if drawn else str(chosen[knob.name])
+        lines.append(f"  {knob.name:<20} {value}{' ' + knob.unit if knob.unit else ''}")
+    return "\n".join(lines)
+
+
+def format_tally(tally: Tally, judge: Judge) -> str:
+    """The totals of a run, and what it never exercised."""
+    report = tally.report
+    inside = judge.target_meter.seconds + judge.reference_meter.seconds
+    share = max(0.0, 1 - inside / tally.seconds) if tally.seconds else 0.0
+    lines = [
+        f"{tally.schedules} schedules, {tally.tokens_checked} tokens checked in {tally.seconds:.1f} s "
+        f"({tally.tokens_checked / tally.seconds if tally.seconds else 0:.0f} a second, "
+        f"{share:.0%} of the time outside forwards)",
+        f"swaps: {report.pairs} compared, {report.pairs_undecided} undecided; "
+        f"suspects: {report.suspects}, of which {report.refuted} were rounding",
+        "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in MECHANISMS if tally.mechanisms[name]),
+    ]
+    idle = [name for name in MECHANISMS if not tally.mechanisms[name]]
+    if idle:
+        lines.append("never happened: " + ", ".join(idle))
+    lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
+    lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
+    lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]
+    if tally.verdict is Verdict.PASS and tally.schedules:
+        lines.append(
+            f"nothing found: with 95% confidence fewer than {3 / tally.schedules:.2g} of such schedules fail (3/n)"
+        )
+    return "\n".join(lines)
+
+
+def as_json(tally: Tally, judge: Judge, seed: int, repros: Mapping[Path, Repro]) -> bytes:
+    """The run as JSON, in the fields that the documentation names."""
+    report = tally.report
+    findings = []
+    for path, repro in repros.items():
+        requests, ops, prompt, new = sizes(repro)
+        findings.append(
+            {
+                "id": repro.id,
+                "signature": repro.signature,
+                "kind": repro.finding.kind,
+                "check": repro.finding.check,
+                "requests": requests,
+                "ops": ops,
+                "prompt_tokens": prompt,
+                "new_tokens": new,
+                "evaluations": repro.evaluations,
+                "minimal": repro.minimal,
+                "repro": str(path),
+            }
+        )
+    return msgspec.json.format(
+        msgspec.json.encode(
+            {
+                "verdict": tally.verdict.name,
+                "seed": seed,
+                "schedules": tally.schedules,
+                "failing": tally.failing,
+                "tokens_checked": tally.tokens_checked,
+                "seconds": tally.seconds,
+                "seconds_in_target_forwards": judge.target_meter.seconds,
+                "seconds_in_reference_forwards": judge.reference_meter.seconds,
+                "mechanisms": {name: tally.mechanisms[name] for name in MECHANISMS},
+                "suspects": report.suspects,
+                "refuted": report.refuted,
+                "unknown": len(tally.unknown),
+                "pairs": report.pairs,
+                "undecided_pairs": report.pairs_undecided,
+                "unstable": tally.unstable,
+                "crashed_checks": tally.crashed_checks,
+                "failing_share_max_95": None if tally.failing or not tally.schedules else 3 / tally.schedules,
+                "first_found_after": min((failure.found_after for failure in tally.failures), default=None),
+                "findings": findings,
+            }
+        ),
+        indent=1,
+    )
+
+
+def _tokens(tokens: tuple[int, ...]) -> str:
+    shown = " ".join(map(str, tokens[:24]))
+    return f"[{shown}{' …' if len(tokens) > 24 else ''}]"

@@ -1,0 +1,169 @@
+"""`slotfuzz run`: one search from the command line, with its gate, its progress line, and its findings kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fuzz import repro as repros
+from fuzz.conductor import run_trio
+from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally
+from fuzz.search import Failure, Limits, Search, Tally
+from oracle.finding import Verdict
+from targets.models import REACTIVITY_MIN, reactivity
+from targets.protocol import Factory, Setting
+from targets.registry import TargetSpec
+
+_LARGE_WEIGHTS = 20_000_000
+
+
+@dataclass
+class Run:
+    """What the user asked for."""
+
+    spec: TargetSpec
+    factory: Factory
+    settings: dict[str, Setting]
+    seed: int
+    limits: Limits
+    out: Path
+    json: Path | None
+    console: Console
+    failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
+
+
+def run(asked: Run) -> int:
+    """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
+    _announce(asked)
+    reactive = _is_reactive(asked)
+    search = Search(asked.factory, asked.seed, asked.limits, asked.settings, on_failure=lambda found: _keep(asked, search, found))
+    interrupted = False
+    try:
+        with _progress(asked) as progress:
+            task = progress.add_task("", total=asked.limits.schedules, found=0)
+            search.on_schedule = lambda tally: progress.update(
+                task, completed=tally.schedules, found=len(asked.failures)
+            )
+            run_trio(search.run)
+    except KeyboardInterrupt:
+        interrupted = True
+    stored = _confirm(asked, search.tally)
+    for path, repro in stored.items():
+        asked.console.print(format_repro(repro, path), markup=False, highlight=False)
+        asked.console.print()
+    asked.console.print(format_tally(search.tally, search.judge), markup=False, highlight=False)
+    verdict = search.tally.verdict
+    if verdict is Verdict.PASS and not reactive:
+        verdict = Verdict.UNKNOWN
+    if asked.json is not None:
+        repros.write_atomically(asked.json, as_json(search.tally, search.judge, asked.seed, stored))
+    _next_command(asked, stored, interrupted)
+    return EXIT_CODES[verdict]
+
+
+def _announce(asked: Run) -> None:
+    """Seed, target and every setting, before anything starts."""
+    limits = [
+        f"{limit} {unit}"
+        for limit, unit in ((asked.limits.schedules, "schedules"), (asked.limits.seconds, "seconds"))
+        if limit is not None
+    ]
+    faults = "".join(f", planted: {fault}" for fault in asked.spec.faults)
+    lines = [
+        f"seed {asked.seed}, {' or '.join(limits)}",
+        f"target {asked.spec.target}, model {asked.factory.identity}{faults}",
+        format_settings(asked.factory.knobs, asked.settings),
+    ]
+    asked.console.print("\n".join(lines), markup=False, highlight=False)
+
+
+def _is_reactive(asked: Run) -> bool:
+    """The reactivity gate: a model that answers the same whatever it is asked cannot convict anybody."""
+    module = asked.factory.module(asked.settings)
+    if module is None:
+        return True
+    large = sum(weight.numel() for weight in module.parameters()) > _LARGE_WEIGHTS
+    changed, tried = reactivity(module, asked.factory.vocabulary, *((6, 4) if large else (12, 16)))
+    enough = changed >= REACTIVITY_MIN * tried
+    verdict = "" if enough else f", which is under {REACTIVITY_MIN:.0%}: a pass would mean nothing, so none is given"
+    asked.console.print(
+        f"reactivity: {changed} of {tried} one-token changes of a prompt change the answer{verdict}",
+        markup=False,
+        highlight=False,
+    )
+    return enough
+
+
+def _progress(asked: Run) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed} schedules, {task.fields[found]} failures"),
+        TimeElapsedColumn(),
+        console=asked.console,
+        transient=True,
+        disable=not asked.console.is_terminal,
+    )
+
+
+def _keep(asked: Run, search: Search, failure: Failure) -> None:
+    """Writes a failure down the moment it is found, in `found/`: a run that is killed loses nothing."""
+    bound = search.judge.reference(asked.settings).bound
+    repro = repros.make(failure, asked.spec, asked.factory, bound, asked.seed)
+    asked.failures.append((repros.save(repro, asked.out / "found"), repro))
+
+
+def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
+    """Replays every failure in a fresh process, and stores in `repros/` those that fail there too, bit for bit."""
+    stored: dict[Path, repros.Repro] = {}
+    if not asked.failures:
+        return stored
+    paths = [path for path, _ in asked.failures]
+    outcomes = asked.out / "found" / f".outcomes-{asked.seed}-{paths[0].stem}.json"
+    command = [sys.executable, "-m", "fuzz", "replay", "--json", str(outcomes), *map(str, paths)]
+    subprocess.run(command, capture_output=True, check=False)
+    heard = {}
+    if outcomes.is_file():
+        heard = {row["repro"]: row for row in msgspec.json.decode(outcomes.read_bytes())}
+        outcomes.unlink()
+    for path, repro in asked.failures:
+        row = heard.get(str(path), {})
+        if row.get("outcome") == "FAILED" and row.get("same_bits"):
+            stored[repros.save(repro, asked.out / "repros")] = repro
+            path.unlink(missing_ok=True)
+        else:
+            tally.unstable.append(f"{path} gives {row.get('outcome', 'nothing')} in a fresh process")
+            tally.failures = [failure for failure in tally.failures if failure.schedule != repro.schedule]
+    return stored
+
+
+def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: bool) -> None:
+    """The line to type next: the failures again, or the next seed."""
+    arguments = asked.spec.arguments()
+    if asked.limits.schedules is not None:
+        arguments += ["--schedules", str(asked.limits.schedules)]
+    if asked.limits.seconds is not None:
+        arguments += ["--seconds", f"{asked.limits.seconds:g}"]
+    for name, value in asked.settings.items():
+        arguments += ["--set", f"{name}={value}"]
+    go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(asked.seed + 1), "--out", str(asked.out)])
+    lines = ["stopped; what was found is kept"] if interrupted else []
+    lines.append(f"next: slotfuzz replay {' '.join(map(str, stored))}" if stored and not interrupted else f"next: {go_on}")
+    asked.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def console() -> Console:
+    """Where people read: plain text, wrapped nowhere, coloured nowhere."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def set_threads() -> None:
+    """One thread: the order of a sum must not depend on how many cores are free."""
+    torch.set_num_threads(1)

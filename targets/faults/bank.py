@@ -1,0 +1,102 @@
+"""Faults: planted bugs, each a small change to the real decoder, modelled on a real report.
+
+A fault is a set of mixins, one for each part of the decoder that it changes. Planting puts the mixin in front of the
+part's class, so that faults combine, and the decoder knows nothing of them. The *honest twin* is the same mixin with its
+probe set to honest: it takes the same way and does the right thing, which shows that the way itself is not what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from targets.decoder import Decoder, Parts
+from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
+
+
+class Probe:
+    """Whether a planted fault did anything: a fault that is a dead store proves nothing.
+
+    Attributes:
+        honest: Do the right thing instead.
+        reached: How often the changed code ran.
+        changed: How often it made a difference to the decoder's state.
+    """
+
+    def __init__(self, honest: bool = False) -> None:
+        self.honest = honest
+        self.reached = 0
+        self.changed = 0
+
+    def reach(self) -> None:
+        """The changed code runs."""
+        self.reached += 1
+
+    def change(self, differs: bool = True) -> None:
+        """The changed code leaves something else behind than the right one would."""
+        self.changed += differs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted bug.
+
+    Attributes:
+        name: As for `--fault`; with underscores, the attribute under which its mixins find their probe.
+        group: The class of bug.
+        modelled_on: The real report or article it retells.
+        doc: What is changed, in a sentence.
+        mixins: Part name ("store", "runner", …) to the mixin that changes it.
+        smallest: For each kind that may rightly come of it (at most two), the smallest schedule known to show it.
+        checks: The checks that may rightly find it.
+        models: Models on which it shows, the default first.
+        settings: Knobs that must be set for it to show.
+    """
+
+    name: str
+    group: str
+    modelled_on: str
+    doc: str
+    mixins: Mapping[str, type[Any]]
+    smallest: Mapping[Kind, Schedule]
+    checks: tuple[CheckName, ...]
+    models: tuple[str, ...] = ("tiny",)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that may rightly come of it."""
+        return tuple(self.smallest)
+
+    def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
+        """The parts with this fault in them; an honest probe plants the twin."""
+        parts = parts or Parts(decoder=Decoder)
+        attribute = {self.name.replace("-", "_"): probe or Probe()}
+        changes = {
+            part: type(mixin.__name__, (mixin, getattr(parts, part)), dict(attribute)) for part, mixin in self.mixins.items()
+        }
+        return parts.with_(**changes)
+
+
+def request(prompt: tuple[int, ...], new: int, client_id: int | None = None) -> Submit:
+    """A Submit of a small request, for the smallest known schedules."""
+    return Submit(Request(prompt=prompt, max_new_tokens=new, client_id=client_id))
+
+
+def schedule(*ops: Any, **settings: Setting) -> Schedule:
+    """A schedule of these ops."""
+    return Schedule(ops=ops, settings=settings)
+
+
+def at_once(*requests: Submit, **settings: Setting) -> Schedule:
+    """Requests handed in together, nothing else."""
+    return schedule(*requests, **settings)
+
+
+def one_after_another(*requests: Submit, **settings: Setting) -> Schedule:
+    """Requests handed in a step apart."""
+    ops: list[Any] = []
+    for submit in requests:
+        ops += [submit, Step()]
+    return schedule(*ops[:-1], **settings)

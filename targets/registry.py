@@ -1,0 +1,74 @@
+"""Targets by name: the built-in one, and anybody's own as `package.module:factory`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from targets.decoder import SlotsFactory
+from targets.faults import find_faults, planted
+from targets.models import find_model
+from targets.protocol import BadInput, Factory
+
+TARGETS = {"slots": "our batched decoder with slot reuse, any Hugging Face causal LM"}
+
+
+class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What it takes to build the same factory again.
+
+    Attributes:
+        target: A name of `TARGETS`, or "package.module:factory".
+        model: A model's name, folder or GGUF file; only for targets that take one.
+        faults: Planted bugs, only in the built-in target.
+    """
+
+    target: str = "slots"
+    model: str = "tiny"
+    faults: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """The command-line words that say the same, those at their default left out."""
+        words = [] if self.target == "slots" else ["--target", self.target]
+        words += [] if self.model == "tiny" else ["--model", self.model]
+        return words + [word for fault in self.faults for word in ("--fault", fault)]
+
+
+def build(spec: TargetSpec) -> Factory:
+    """The factory of a spec.
+
+    Raises:
+        BadInput: for an unknown target, model or fault, or a fault that the target cannot have.
+    """
+    if ":" in spec.target:
+        if spec.faults:
+            raise BadInput("fault", "left out for a target of your own", spec.faults[0], "--fault")
+        return _import(spec.target)
+    if spec.target not in TARGETS:
+        known = ", ".join(TARGETS)
+        raise BadInput("target", f"one of {known}, or package.module:factory", spec.target, "--target")
+    return SlotsFactory(find_model(spec.model), planted(find_faults(spec.faults)))
+
+
+def default_model(faults: Sequence[str]) -> str:
+    """The first model on which the (first) fault shows."""
+    found = find_faults(faults)
+    return found[0].models[0] if found else "tiny"
+
+
+def _import(path: str) -> Factory:
+    """An object by its path: a factory, or something that returns one when called without arguments."""
+    module_name, _, name = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a user's module lies where the command is typed
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise BadInput("target", "package.module:factory that can be imported", path, str(error)) from error
+    if not isinstance(found, Factory) and callable(found):
+        found = found()
+    if not isinstance(found, Factory):
+        raise BadInput("target", "a targets.protocol.Factory", type(found).__name__, path)
+    return found
