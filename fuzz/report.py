@@ -92,9 +92,7 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
     lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]
     if tally.verdict is Verdict.PASS and tally.schedules:
-        lines.append(
-            f"nothing found: with 95% confidence fewer than {3 / tally.schedules:.2g} of such schedules fail (3/n)"
-        )
+        lines.append(f"nothing found: with 95% confidence fewer than {3 / tally.schedules:.2g} of such schedules fail (3/n)")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated
@@ -84,11 +84,8 @@ def save(repro: Repro, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(repro), indent=1)
     path = folder / f"{repro.id}.json"
-    with _whole(folder, data) as written:
-        try:
-            os.link(written, path)  # fails where the name is taken, which a rename does not
-        except FileExistsError:
-            pass
+    with _whole(folder, data) as written, suppress(FileExistsError):
+        os.link(written, path)  # fails where the name is taken, which a rename does not
     return path
 
 

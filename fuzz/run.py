@@ -11,6 +11,7 @@ import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from torch import nn
 
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
@@ -42,15 +43,13 @@ class Run:
 def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
     _announce(asked)
-    reactive = _is_reactive(asked)
-    search = Search(asked.factory, asked.seed, asked.limits, asked.settings, on_failure=lambda found: _keep(asked, search, found))
+    search = Search(asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure))
+    reactive = _is_reactive(asked, search.judge.reference(asked.settings).network)
     interrupted = False
     try:
         with _progress(asked) as progress:
             task = progress.add_task("", total=asked.limits.schedules, found=0)
-            search.on_schedule = lambda tally: progress.update(
-                task, completed=tally.schedules, found=len(asked.failures)
-            )
+            search.on_schedule = lambda tally: progress.update(task, completed=tally.schedules, found=len(asked.failures))
             run_trio(search.run)
     except KeyboardInterrupt:
         interrupted = True
@@ -84,13 +83,10 @@ def _announce(asked: Run) -> None:
     asked.console.print("\n".join(lines), markup=False, highlight=False)
 
 
-def _is_reactive(asked: Run) -> bool:
+def _is_reactive(asked: Run, network: nn.Module) -> bool:
     """The reactivity gate: a model that answers the same whatever it is asked cannot convict anybody."""
-    module = asked.factory.module(asked.settings)
-    if module is None:
-        return True
-    large = sum(weight.numel() for weight in module.parameters()) > _LARGE_WEIGHTS
-    changed, tried = reactivity(module, asked.factory.vocabulary, *((6, 4) if large else (12, 16)))
+    large = sum(weight.numel() for weight in network.parameters()) > _LARGE_WEIGHTS
+    changed, tried = reactivity(network, asked.factory.vocabulary, *((6, 4) if large else (12, 16)))
     enough = changed >= REACTIVITY_MIN * tried
     verdict = "" if enough else f", which is under {REACTIVITY_MIN:.0%}: a pass would mean nothing, so none is given"
     asked.console.print(

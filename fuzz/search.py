@@ -161,7 +161,7 @@ class Search:
         async def evaluate(candidate: Schedule) -> Finding | None:
             return await self.judge.same(candidate, finding.kind, finding.check)
 
-        shrunk = await shrink(schedule, finding, self.factory.knobs, evaluate)
+        shrunk = await shrink(schedule, finding, self.factory.knobs, self.settings, evaluate)
         failure = await self.name(shrunk, found_after)
         if failure is not None and all(known.signature != failure.signature for known in self.tally.failures):
             self.tally.failures.append(failure)
@@ -171,7 +171,11 @@ class Search:
         """Judges the minimal schedule once more, thoroughly, and gives the failure its signature."""
         judgement = await self.judge.judge(shrunk.schedule, thorough=True)
         finding = next(
-            (found for found in judgement.findings if (found.kind, found.check) == (shrunk.finding.kind, shrunk.finding.check)),
+            (
+                found
+                for found in judgement.findings
+                if (found.kind, found.check) == (shrunk.finding.kind, shrunk.finding.check)
+            ),
             None,
         )
         if finding is None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
-
 from oracle.finding import Report
 from oracle.reference import Reference
 from targets.protocol import (
@@ -16,7 +14,6 @@ from targets.protocol import (
     Request,
     Schedule,
     Setting,
-    Submit,
     Trace,
     emitted_by_submission,
     submissions,
@@ -64,15 +61,3 @@ class Case:
     def reference(self) -> Reference:
         """In the schedule's own precision."""
         return self.references(self.schedule.settings)
-
-
-def with_requests(schedule: Schedule, change: Callable[[int, Request], Request]) -> Schedule:
-    """The same schedule with each request changed; everything else as it was."""
-    ops, submission = [], 0
-    for op in schedule.ops:
-        if isinstance(op, Submit):
-            ops.append(Submit(change(submission, op.request)))
-            submission += 1
-        else:
-            ops.append(op)
-    return msgspec.structs.replace(schedule, ops=tuple(ops))

@@ -15,11 +15,22 @@ from collections.abc import Generator
 
 import msgspec
 
-from oracle.case import Case, with_requests
+from oracle.case import Case
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
 from oracle.departure import Suspect, departures
 from oracle.finding import Finding, Report
-from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Submit, Trace, emitted_by_submission, submissions
+from targets.protocol import (
+    CheckName,
+    Kind,
+    Request,
+    Schedule,
+    Setting,
+    Submit,
+    Trace,
+    emitted_by_submission,
+    submissions,
+    with_requests,
+)
 
 
 def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:

@@ -134,7 +134,9 @@ def _describe(name: str, build: Callable[[], nn.Module]) -> Model:
     """Builds the network once, to read its plan and to name its config and weights."""
     network = build()
     config: Any = network.config
-    settings = {key: value for key, value in config.to_dict().items() if key not in ("transformers_version", "_name_or_path")}
+    settings = {
+        key: value for key, value in config.to_dict().items() if key not in ("transformers_version", "_name_or_path")
+    }
     state = hashlib.sha256(repr(sorted(settings.items())).encode())
     for key, value in sorted(network.state_dict().items()):
         state.update(key.encode())
@@ -161,9 +163,10 @@ def _load(build: Callable[[], nn.Module], dtype: str, weights: str, device: str)
 
 @torch.inference_mode()
 def _read_plan(network: nn.Module) -> Plan:
-    config: Any = network.config.get_text_config()
+    model: Any = network
+    config = model.config.get_text_config()
     network.eval()
-    kept = network(input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=True).cache.layers
+    kept = model(input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=True).cache.layers
     types = tuple(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     windows = [window if not types or types[index] == "sliding_attention" else None for index in range(len(kept))]
@@ -227,7 +230,7 @@ def _moe_kernel(config: Any) -> dict[str, str]:
     return {"experts_implementation": "batched_mm"} if hasattr(config, "num_local_experts") else {}
 
 
-def _llama_like(config: type[Any], **changes: Any) -> Callable[[], Any]:
+def _llama_like(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
     """A config of the Llama family; initializer_range 0.2 makes every token count."""
     settings: dict[str, Any] = {
         "vocab_size": VOCABULARY_TINY,
@@ -243,7 +246,7 @@ def _llama_like(config: type[Any], **changes: Any) -> Callable[[], Any]:
         "eos_token_id": _EOS,
         "pad_token_id": _PAD,
     }
-    return functools.partial(config, **(settings | changes))
+    return functools.partial(config, **{**settings, **changes})
 
 
 _TINY: dict[str, Callable[[], Any]] = {
@@ -258,9 +261,7 @@ _TINY: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "full_attention"],
     ),
     "tiny-mistral": _llama_like(transformers.MistralConfig, sliding_window=16),
-    "tiny-mixtral": _llama_like(
-        transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None
-    ),
+    "tiny-mixtral": _llama_like(transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     "tiny-phi3": _llama_like(transformers.Phi3Config, sliding_window=None),
     "tiny-neox": _llama_like(transformers.GPTNeoXConfig),
     "tiny-gpt2": functools.partial(

@@ -61,7 +61,9 @@ def longest_ends_first(draw: Draw, space: Space) -> list[Life]:
 def slot_reused_by_longer_then_shorter(draw: Draw, space: Space) -> list[Life]:
     """4: a short request ends, a longer one takes its slot at once, then a shorter one."""
     lengths = (2 + draw(space.draws.few), 12 + draw(space.draws.some), 1 + draw(space.draws.few))
-    lives = [Life(_request(draw, space, length, 1 + draw(space.draws.few)), arrival=index) for index, length in enumerate(lengths)]
+    lives = [
+        Life(_request(draw, space, length, 1 + draw(space.draws.few)), arrival=index) for index, length in enumerate(lengths)
+    ]
     return [*lives, Life(_request(draw, space, answer=10), arrival=0)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.strategies.lives import Life, Turn, to_ops
 from fuzz.strategies.motifs import MOTIFS, Draw
 from fuzz.strategies.requests import Space, shaped
-from targets.protocol import Request, Schedule, Setting
+from targets.protocol import Schedule, Setting
 
 FEATURES = (
     "burst",
@@ -42,10 +42,7 @@ def schedules(draw: Draw, space: Space) -> Schedule:
     settings: dict[str, Setting] = dict(draw(space.settings)) if "settings" in on else {}
     if "tiny-pool" in on and any(knob.name == "slots" for knob in space.knobs):
         settings["slots"] = 1 + choice // 64 % 2
-    if choice % 2:
-        lives = MOTIFS[choice // 2 % len(MOTIFS)](draw, space)
-    else:
-        lives = _mix(draw, space, on)
+    lives = MOTIFS[choice // 2 % len(MOTIFS)](draw, space) if choice % 2 else _mix(draw, space, on)
     if choice >= 2**16 - 2**16 // LONG_ONE_IN and space.long:
         settings |= _lengthen(draw, space, lives)
     turns = _turns(draw, space, lives) if "rows" in on and space.rows else []

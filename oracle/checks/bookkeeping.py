@@ -112,4 +112,8 @@ def _end(
     }
     if not rightful[event.reason]:
         count = len(streamed)
-        yield index, who, f"request #{who} ends with reason '{event.reason}' after {count} of {request.max_new_tokens} tokens"
+        yield (
+            index,
+            who,
+            f"request #{who} ends with reason '{event.reason}' after {count} of {request.max_new_tokens} tokens",
+        )

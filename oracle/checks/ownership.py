@@ -25,9 +25,7 @@ from targets.protocol import (
 def ownership(case: Case) -> Generator[Schedule, Trace, Report]:
     """OWNERSHIP at the first account that does not add up with what was reported. Asks for no variants."""
     for index, submission, what in _complaints(case):
-        finding = Finding(
-            kind=Kind.OWNERSHIP, check=CheckName.OWNERSHIP, what=what, submission=submission, event=index
-        )
+        finding = Finding(kind=Kind.OWNERSHIP, check=CheckName.OWNERSHIP, what=what, submission=submission, event=index)
         return Report(findings=[finding])
     return Report()
     yield

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from oracle.case import Case, with_requests
+from oracle.case import Case
 from oracle.finding import Finding, Report
-from targets.protocol import CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton
+from targets.protocol import CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton, with_requests
 from targets.protocol.events import same_bits
 
 

@@ -108,9 +108,7 @@ class Decoder:
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         """Advances every request, or only the named ones, by one token."""
         events = self.admit(rows)
-        chosen = [
-            row for row, submission in enumerate(self.batch.submissions) if rows is None or submission in rows
-        ]
+        chosen = [row for row, submission in enumerate(self.batch.submissions) if rows is None or submission in rows]
         if chosen:
             with torch.inference_mode():
                 logits = self.runner.run(self.feeds(chosen))

@@ -32,7 +32,7 @@ class Runner:
         self.device = store.keys[0].device
         self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
 
-    def run(self, feeds: list[Feed]) -> torch.Tensor:
+    def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
         groups = self.group(feeds)
         if len(groups) == 1:
@@ -43,7 +43,7 @@ class Runner:
                 logits[index] = row
         return torch.stack(logits)
 
-    def group(self, feeds: list[Feed]) -> list[list[int]]:
+    def group(self, feeds: Sequence[Feed]) -> list[list[int]]:
         """Which feeds share a forward.
 
         "mixed": all of them. "apart": prompts in one, decodes in another. "alone": each prompt in its own (what ALiBi
@@ -57,7 +57,7 @@ class Runner:
         groups = [[index] for index in prompts] if self.prefill == "alone" else [prompts]
         return [group for group in (*groups, decodes) if group]
 
-    def forward(self, feeds: list[Feed]) -> torch.Tensor:
+    def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""
         counts = [len(tokens) for _, tokens in feeds]
         rows = self.place(feeds, [self.store.lengths[slot] for slot, _ in feeds])
@@ -67,7 +67,7 @@ class Runner:
         logits = logits_of(output)
         return logits[:, 0] if rows.last is None else logits[rows.last]
 
-    def place(self, feeds: list[Feed], starts: list[int]) -> Rows:
+    def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         """Where each token stands: a row's n-th new token at position start + n of its slot.
 
         A step of decodes only, by far the most frequent, takes the short way: every row has one token, and it is kept.
@@ -121,7 +121,7 @@ class Runner:
         return {"attention_mask": masks, "position_ids": rows.positions}
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
-        """bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
+        """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
         cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
         seen = cells <= queries
         return seen if window is None else seen & (cells > queries - window)

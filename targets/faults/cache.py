@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -67,7 +68,7 @@ class LockedStore(SlotStore):
 class SerialRunner(Runner):
     """One row a forward, as a lock around the cache makes it."""
 
-    def group(self, feeds: list[Feed]) -> list[list[int]]:
+    def group(self, feeds: Sequence[Feed]) -> list[list[int]]:
         return [[index] for index in range(len(feeds))]
 
 
@@ -143,7 +144,7 @@ class ExpandedRunner(Runner):
     expanded_prompt: Probe
     store: ExpandedStore
 
-    def run(self, feeds: list[Feed]) -> torch.Tensor:
+    def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         first: dict[int, int] = {}
         for slot, tokens in feeds:
             if self.store.lengths[slot] == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class PaddedRunner(Runner):
 
     padding_visible: Probe
 
-    def forward(self, feeds: list[Feed]) -> torch.Tensor:
+    def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         width = max(len(tokens) for _, tokens in feeds)
         self.true_counts = [len(tokens) for _, tokens in feeds]
         padded = [(slot, (*tokens, *[tokens[-1]] * self._padding(slot, len(tokens), width))) for slot, tokens in feeds]
@@ -55,7 +56,7 @@ class PaddedRunner(Runner):
                 self.store.grew(slot, true - len(tokens))
         return logits
 
-    def place(self, feeds: list[Feed], starts: list[int]) -> Rows:
+    def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         rows = super().place(feeds, starts)
         if rows.last is not None:
             last = torch.tensor(self.true_counts, device=rows.slots.device) - 1
@@ -98,7 +99,7 @@ class RestartedPositionRunner(Runner):
         super().__init__(*arguments)
         self.prompt_lengths = torch.zeros(len(self.store.lengths), dtype=torch.int64)
 
-    def place(self, feeds: list[Feed], starts: list[int]) -> Rows:
+    def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         for (slot, tokens), start in zip(feeds, starts, strict=True):
             if start == 0:
                 self.prompt_lengths[slot] = len(tokens)

@@ -36,6 +36,8 @@ from targets.protocol.schedule import (
     Wait,
     format_schedule,
     submissions,
+    with_request,
+    with_requests,
 )
 from targets.protocol.target import Control, Factory, Target
 from targets.protocol.verdicts import CheckName, Kind
@@ -79,4 +81,6 @@ __all__ = [
     "skeleton",
     "submissions",
     "with_defaults",
+    "with_request",
+    "with_requests",
 ]

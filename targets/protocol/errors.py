@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class BadInput(ValueError):
+class BadInput(ValueError):  # noqa: N818 (the user's word for it)
     """A user's mistake: `<name> must be <rule>, got <value> (<where>)`.
 
     Carries its parts, so that callers and tests need not parse the sentence.

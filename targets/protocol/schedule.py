@@ -6,6 +6,7 @@ reused, because real bugs live there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -88,6 +89,24 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def submissions(schedule: Schedule) -> tuple[Request, ...]:
     """The requests of a schedule; the index of each is its submission."""
     return tuple(op.request for op in schedule.ops if isinstance(op, Submit))
+
+
+def with_requests(schedule: Schedule, change: Callable[[int, Request], Request]) -> Schedule:
+    """The same schedule with each request put through `change(submission, request)`."""
+    ops: list[Op] = []
+    submission = 0
+    for op in schedule.ops:
+        if isinstance(op, Submit):
+            ops.append(Submit(change(submission, op.request)))
+            submission += 1
+        else:
+            ops.append(op)
+    return msgspec.structs.replace(schedule, ops=tuple(ops))
+
+
+def with_request(schedule: Schedule, submission: int, request: Request) -> Schedule:
+    """The same schedule with another request in one place."""
+    return with_requests(schedule, lambda which, same: request if which == submission else same)
 
 
 def check_references(schedule: Schedule, where: str = "") -> None:

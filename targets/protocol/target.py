@@ -87,8 +87,8 @@ class Factory(Protocol):
     def network(self, settings: Mapping[str, Setting]) -> nn.Module:
         """The network for the reference, in the precision that `settings` ask for, never shared with a target.
 
-        Called as `network(input_ids=ids, use_cache=False)` with int64 [1, n]; gives logits [1, n, V], bare or as
-        `.logits`.
+        Called as `network(input_ids=ids, use_cache=False)` with int64 [B, n]; gives logits [B, n, V], bare or as
+        `.logits`. Rows of a batch are equally long and nothing is padded.
         """
 
     def module(self, settings: Mapping[str, Setting]) -> nn.Module | None:
