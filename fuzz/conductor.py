@@ -3,9 +3,8 @@
 Which op comes next, which client acts, which rows advance: nothing is left to trio's own order, to the clock or to the
 order of a dict. Clients are trio tasks with a bounded stream each. There is one *baton*: the conductor hands it to a client,
 that client does what it was woken for and hands it back, and whoever holds it is the only task that can run. A client is
-woken to submit, to give up, and to hear: when its stream ends or is full, and in every step that waits for it. (Waking
-every client for every token as well took a fifth of a replay and changed nothing: hearing a token asks nothing of the
-target.)
+woken to submit, to give up, and to hear: when its stream is full, and in every step that waits for it. (Waking every
+client for every token took a fifth of a replay and changed nothing: hearing a token asks nothing of the target.)
 
 One step is one virtual second, and the conductor moves the clock: nothing sleeps, so nothing depends on when trio would
 wake it. It also expires deadlines itself, by submission, at the start of a step: trio breaks ties between equal deadlines
@@ -16,7 +15,6 @@ Nothing that the target raises leaves this module: it becomes a `Crashed` event.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -71,10 +69,14 @@ def run_trio(main: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
     return result
 
 
-async def play(factory: Factory, schedule: Schedule) -> Trace:
-    """As `replay`, in the trio loop of the caller (whose clock is a `MockClock`)."""
+async def play(factory: Factory, schedule: Schedule, audits: bool = True) -> Trace:
+    """As `replay`, in the trio loop of the caller (whose clock is a `MockClock`).
+
+    Args:
+        audits: Whether the trace has the target's account of its storage after every step, if it can give one.
+    """
     target = factory.open(schedule.settings)
-    conductor = Conductor(target, schedule, audits=factory.control.audit)
+    conductor = Conductor(target, schedule, audits=audits and factory.control.audit)
     try:
         await conductor.run()
     finally:
@@ -82,15 +84,43 @@ async def play(factory: Factory, schedule: Schedule) -> Trace:
     return tuple(conductor.trace)
 
 
-class Errand(enum.Enum):
-    """What a client is woken for, other than to give up for a `Reason`."""
+class Actor:
+    """A trio task that plays one client after another, a replay each: starting tasks is dearer than keeping them."""
 
-    SUBMIT = enum.auto()
-    HEAR = enum.auto()
+    def __init__(self) -> None:
+        self._wake, self._woken = trio.open_memory_channel[Callable[[], None]](1)
+        self._back, self._returned = trio.open_memory_channel[None](1)
+
+    async def live(self) -> None:
+        """Does what it is woken for, and hands the baton back; ends with the trio loop."""
+        async for errand in self._woken:
+            errand()
+            self._back.send_nowait(None)
+
+    async def take_baton(self, errand: Callable[[], None]) -> None:
+        """Has this task run an errand, and waits until the baton comes back."""
+        self._wake.send_nowait(errand)
+        await self._returned.receive()
+
+
+_TROUPE: trio.lowlevel.RunVar[list[Actor]] = trio.lowlevel.RunVar("slotfuzz troupe")
+
+
+def troupe(size: int) -> list[Actor]:
+    """At least `size` actors of the current trio loop, always in the same order."""
+    try:
+        actors = _TROUPE.get()
+    except LookupError:
+        actors = []
+        _TROUPE.set(actors)
+    while len(actors) < size:
+        actors.append(Actor())
+        trio.lowlevel.spawn_system_task(actors[-1].live)
+    return actors
 
 
 class Client:
-    """One client, a trio task: it hands in its request, hears its stream, and gives up when told to.
+    """One client: it hands in its request, hears its stream, and gives up when told to. An actor plays it.
 
     Attributes:
         heard: Tokens received so far.
@@ -110,42 +140,33 @@ class Client:
         self.deadline = float("inf")
         self.reply: list[Event] = []
         self.unheard: list[Event] = []
-        self.wake, self._woken = trio.open_memory_channel[Errand | Reason](1)
 
     @property
     def live(self) -> bool:
         """Whether it has asked and still awaits an end."""
         return self.submitted and not self.ended
 
-    async def run(self, back: trio.MemorySendChannel[None]) -> None:
-        """Does what it is woken for, and hands the baton back."""
-        async for errand in self._woken:
-            if errand is not Errand.HEAR:
-                self.reply = self.call(errand)
-                self.unheard += self.reply
-            for event in self.unheard:
-                self.hear(event)
-            self.unheard.clear()
-            back.send_nowait(None)
-
-    def call(self, errand: Errand | Reason) -> list[Event]:
-        """Submits or gives up; what the target raises is an event like any other."""
+    def submit(self) -> None:
+        """Hands its request in; what the target raises is an event like any other."""
+        self.submitted = True
+        if self.request.deadline_s is not None:
+            self.deadline = trio.current_time() + self.request.deadline_s
         try:
-            if isinstance(errand, Reason):
-                return self.target.cancel(self.submission, errand)
-            self.submitted = True
-            if self.request.deadline_s is not None:
-                self.deadline = trio.current_time() + self.request.deadline_s
-            return self.target.submit(self.submission, self.request)
+            self.reply = self.target.submit(self.submission, self.request)
         except Exception as error:  # whatever the target raises is a finding
-            return [Crashed("cancel" if isinstance(errand, Reason) else "submit", _sentence(error), (self.submission,))]
+            self.reply = [Crashed("submit", _sentence(error), (self.submission,))]
 
-    def hear(self, event: Event) -> None:
-        """Takes one event of its stream in."""
-        if isinstance(event, Emitted):
-            self.heard += 1
-        elif isinstance(event, Finished | Refused):
-            self.ended = True
+    def give_up(self, reason: Reason) -> None:
+        """Cancels its request."""
+        try:
+            self.reply = self.target.cancel(self.submission, reason)
+        except Exception as error:  # whatever the target raises is a finding
+            self.reply = [Crashed("cancel", _sentence(error), (self.submission,))]
+
+    def hear(self) -> None:
+        """Takes its stream in, as far as it has come."""
+        self.heard += sum(isinstance(event, Emitted) for event in self.unheard)
+        self.unheard.clear()
 
 
 class Conductor:
@@ -165,31 +186,27 @@ class Conductor:
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, MockClock), "a replay runs in virtual time"
         self.clock = clock
-        back, self.returned = trio.open_memory_channel[None](1)
         self.clients = [
             Client(self.target, submission, request) for submission, request in enumerate(submissions(self.schedule))
         ]
+        self.actors = troupe(len(self.clients))
         self.coming = iter(self.clients)
-        async with trio.open_nursery() as nursery:
-            for client in self.clients:
-                nursery.start_soon(client.run, back)
-            for index, op in enumerate(self.schedule.ops):
-                if not self.over:
-                    self.trace.append(Asked(index))
-                    await self.play(op)
+        for index, op in enumerate(self.schedule.ops):
             if not self.over:
-                self.trace.append(Asked(len(self.schedule.ops)))
-                while self.waiting():
-                    await self.step(None)
-            for client in self.clients:
-                client.wake.close()
+                self.trace.append(Asked(index))
+                await self.play(op)
+        if not self.over:
+            self.trace.append(Asked(len(self.schedule.ops)))
+            while self.waiting():
+                await self.step(None)
 
     async def play(self, op: Op) -> None:
         """One op of the schedule."""
         if isinstance(op, Submit):
-            await self.order(next(self.coming), Errand.SUBMIT)
+            client = next(self.coming)
+            await self.call(client, client.submit)
         elif isinstance(op, Cancel):
-            await self.order(self.clients[op.submission], Reason.CANCELLED)
+            await self.give_up(self.clients[op.submission], Reason.CANCELLED)
         elif isinstance(op, Step):
             for _ in range(op.count):
                 await self.step(op.rows)
@@ -197,29 +214,25 @@ class Conductor:
             client = self.clients[op.submission]
             while not (self.over or client.ended or client.heard >= op.tokens):
                 await self.step(None)
-                await self.hand(client, Errand.HEAR)
+                await self.hand(client, client.hear)
 
     def waiting(self) -> bool:
         """Whether some request has not ended and may still do so."""
         return not self.over and any(client.live for client in self.clients)
 
-    async def order(self, client: Client, errand: Errand | Reason) -> None:
-        """Has a client submit or give up."""
-        await self.hand(client, errand)
-        self.record(client.reply)
-        if isinstance(errand, Reason):
-            self.account()
-
-    async def hand(self, client: Client, errand: Errand | Reason) -> None:
+    async def hand(self, client: Client, errand: Callable[[], None]) -> None:
         """Hands the baton to a client and waits until it comes back."""
-        client.wake.send_nowait(errand)
-        await self.returned.receive()
+        await self.actors[client.submission].take_baton(errand)
 
-    async def tell(self, client: Client, event: Event) -> None:
-        """Puts an event in a client's stream, and has it hear where the stream is over or full."""
-        client.unheard.append(event)
-        if not isinstance(event, Emitted) or len(client.unheard) == STREAM_EVENTS_MAX:
-            await self.hand(client, Errand.HEAR)
+    async def call(self, client: Client, errand: Callable[[], None]) -> None:
+        """Has a client call the target, and writes down what it is told."""
+        await self.hand(client, errand)
+        await self.record(client.reply)
+
+    async def give_up(self, client: Client, reason: Reason) -> None:
+        """Has a client cancel."""
+        await self.call(client, lambda: client.give_up(reason))
+        self.account()
 
     async def step(self, rows: tuple[int, ...] | None) -> None:
         """One step of the target, one virtual second."""
@@ -230,12 +243,9 @@ class Conductor:
         now = self.clock.current_time()
         for client in self.clients:
             if client.live and client.deadline <= now:
-                await self.order(client, Reason.DEADLINE)
+                await self.give_up(client, Reason.DEADLINE)
         events = self.advance(rows)
-        self.record(events)
-        for event in events:
-            if isinstance(event, Emitted | Finished | Refused):
-                await self.tell(self.clients[event.submission], event)
+        await self.record(events)
         self.account()
         self.give_up_if_stuck(moved=bool(events), everyone=rows is None)
         self.clock.jump(1)
@@ -248,11 +258,18 @@ class Conductor:
             live = tuple(client.submission for client in self.clients if client.live)
             return [Crashed("step", _sentence(error), live)]
 
-    def record(self, events: list[Event]) -> None:
-        """Writes down what the target said."""
+    async def record(self, events: list[Event]) -> None:
+        """Writes down what the target said, and puts in each client's stream what concerns it; a full stream is heard."""
         self.trace += events
-        if any(isinstance(event, Crashed) for event in events):
-            self.over = True
+        for event in events:
+            if isinstance(event, Emitted | Finished | Refused):
+                client = self.clients[event.submission]
+                client.unheard.append(event)
+                client.ended |= not isinstance(event, Emitted)
+                if len(client.unheard) == STREAM_EVENTS_MAX:
+                    await self.hand(client, client.hear)
+            elif isinstance(event, Crashed):
+                self.over = True
 
     def account(self) -> None:
         """Writes down the target's own account of its storage."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fuzz.conductor import play
 from fuzz.meter import Meter
-from oracle.case import Case
+from oracle.case import Alphabet, Case
 from oracle.checks import CHECKS
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
@@ -52,8 +52,7 @@ class Judge:
         self.replays = 0
         self.target_meter = Meter()
         self.reference_meter = Meter()
-        special = set(factory.special_ids)
-        self.ordinary_ids = tuple(token for token in range(factory.vocabulary) if token not in special)
+        self.alphabet = Alphabet(factory.vocabulary, factory.special_ids)
         self._references: dict[tuple[Setting, ...], Reference] = {}
 
     async def judge(
@@ -70,7 +69,7 @@ class Judge:
             trace=trace,
             control=self.factory.control,
             references=self.reference,
-            ordinary_ids=self.ordinary_ids,
+            alphabet=self.alphabet,
             context_tokens_max=self.factory.context_tokens_max(schedule.settings),
             thorough=thorough,
         )
@@ -97,11 +96,11 @@ class Judge:
                     return finding
         return None
 
-    async def replay(self, schedule: Schedule) -> Trace:
-        """One trace on a fresh target."""
+    async def replay(self, schedule: Schedule, audits: bool = True) -> Trace:
+        """One trace on a fresh target; variants, of which no check asks for accounts, go without."""
         self.target_meter.watch(self.factory.module(schedule.settings))
         self.replays += 1
-        return await play(self.factory, schedule)
+        return await play(self.factory, schedule, audits)
 
     def reference(self, settings: Mapping[str, Setting]) -> Reference:
         """The reference in the precision of these settings, its rounding bound measured once."""
@@ -117,7 +116,7 @@ class Judge:
         try:
             variant = next(check)
             while True:
-                variant = check.send(await self.replay(variant))
+                variant = check.send(await self.replay(variant, audits=False))
         except StopIteration as stop:
             report: Report = stop.value
             return report

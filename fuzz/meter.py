@@ -23,7 +23,7 @@ class Meter:
             return
         self._watched.append(network)
         network.register_forward_pre_hook(self._begin)
-        network.register_forward_hook(self._end, always_call=True)
+        network.register_forward_hook(self._end)
 
     def _begin(self, *_: Any) -> None:
         self._started = time.perf_counter()

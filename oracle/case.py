@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+
+import torch
 
 from oracle.finding import Report
 from oracle.reference import Reference
@@ -23,13 +27,31 @@ Check = Callable[["Case"], Generator[Schedule, Trace, Report]]
 """A question: yields the schedules it wants replayed on fresh targets, receives their traces, returns its report."""
 
 
+class Alphabet:
+    """The token ids that a bijection may move, and their places among themselves.
+
+    Attributes:
+        ids: Every id without a meaning of its own, in order.
+    """
+
+    def __init__(self, vocabulary: int, special_ids: tuple[int, ...]) -> None:
+        special = set(special_ids)
+        self.ids = tuple(token for token in range(vocabulary) if token not in special)
+        self._place = {token: place for place, token in enumerate(self.ids)}
+
+    def image(self, token: int, shift: int) -> int:
+        """Where a token goes when all move round by `shift`; special ids and those past the vocabulary stay."""
+        place = self._place.get(token)
+        return token if place is None else self.ids[(place + shift) % len(self.ids)]
+
+
 @dataclass(frozen=True)
 class Case:
     """What is judged.
 
     Attributes:
         references: The reference for a precision, by settings. None where the target has no network to ask.
-        ordinary_ids: Every token id that a bijection may move.
+        alphabet: The token ids that a bijection may move.
         context_tokens_max: As the target has it under the schedule's settings.
         thorough: Whether to spend replays on naming the source of a leak, and on every victim in turn.
     """
@@ -38,7 +60,7 @@ class Case:
     trace: Trace
     control: Control
     references: Callable[[Mapping[str, Setting]], Reference]
-    ordinary_ids: tuple[int, ...]
+    alphabet: Alphabet
     context_tokens_max: int
     thorough: bool = False
 
@@ -56,6 +78,18 @@ class Case:
     def answers(self) -> dict[int, tuple[int, ...]]:
         """The tokens streamed, by submission."""
         return {submission: tuple(event.token for event in events) for submission, events in self.emitted.items()}
+
+    @cached_property
+    def logits(self) -> torch.Tensor | None:
+        """The logits [N, V] of all emissions, in the order of `emitted`; None where the target does not show them all."""
+        rows = [event.logits for events in self.emitted.values() for event in events]
+        shown = [row for row in rows if row is not None]
+        return torch.stack(shown) if shown and len(shown) == len(rows) else None
+
+    @cached_property
+    def random(self) -> random.Random:
+        """The case's own chance: equal for equal schedules."""
+        return random.Random(zlib.crc32(self.schedule.key()))
 
     @cached_property
     def reference(self) -> Reference:

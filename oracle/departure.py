@@ -7,13 +7,13 @@ Comparisons are written `not x <= bound`, because NaN passes `x > bound`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from oracle.reference import Reference
-from targets.protocol import Emitted, Request
+from targets.protocol import Request
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,22 @@ class Suspect:
 
 
 def departures(
-    requests: Mapping[int, Request], emitted: Mapping[int, list[Emitted]], reference: Reference
+    requests: Sequence[Request], answers: Mapping[int, tuple[int, ...]], logits: torch.Tensor | None, reference: Reference
 ) -> Iterator[Suspect]:
-    """The first token beyond the bound of each submission that has one, in the order of `emitted`.
+    """The first token beyond the bound of each submission that has one, in the order of `answers`.
 
     All submissions are measured in one go: N tokens in a few tensor operations rather than in a few for each.
+
+    Args:
+        requests: By submission.
+        answers: The tokens that some submissions were given, N in all.
+        logits: The target's logits [N, V] behind these tokens, in the same order; None where it does not show them.
+        reference: In the target's precision.
     """
-    answers = {who: tuple(event.token for event in events) for who, events in emitted.items()}
     if not answers:
         return
     expected = torch.cat([reference.logits(requests[who].prompt, answer) for who, answer in answers.items()])
-    rows = [event.logits for events in emitted.values() for event in events]
-    differences = _differences(rows, expected)  # [N]
+    differences = [0.0] * len(expected) if logits is None else _differences(logits, expected)  # [N]
     tokens = torch.tensor([token for answer in answers.values() for token in answer], device=expected.device)
     regrets = (expected.amax(dim=-1) - expected.gather(1, tokens[:, None])[:, 0]).tolist()
     start = 0
@@ -64,16 +68,9 @@ def departures(
         start += len(answer)
 
 
-def _differences(rows: list[torch.Tensor | None], expected: torch.Tensor) -> list[float]:
-    """Largest absolute difference of each of N positions to [N, V]; 0 where the target does not show its logits.
-
-    In double for narrower types, so that half precision can't overflow.
-    """
-    shown = [row for row in rows if row is not None]
-    if not shown or len(shown) < len(rows):
-        return [0.0] * len(rows)
-    stacked = torch.stack(shown)
-    if stacked.dtype != torch.float64:
-        stacked, expected = stacked.double(), expected.double()
-    differences: list[float] = (stacked - expected).abs().amax(dim=-1).tolist()
+def _differences(shown: torch.Tensor, expected: torch.Tensor) -> list[float]:
+    """Largest absolute difference of each of N rows, [N, V] both; in double for half types, which would overflow."""
+    if shown.dtype != torch.float64:
+        shown, expected = shown.double(), expected.double()
+    differences: list[float] = (shown - expected).abs().amax(dim=-1).tolist()
     return differences

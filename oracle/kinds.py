@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import msgspec
+import torch
 
 from oracle.case import Case
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
@@ -88,8 +89,11 @@ def _forced(case: Case, settings: dict[str, Setting]) -> Schedule:
 def _departs(case: Case, schedule: Schedule, submission: int) -> Generator[Schedule, Trace, bool]:
     """Whether a request of another schedule departs from its reference; a request without tokens does not."""
     trace = yield schedule
-    emitted = {who: events for who, events in emitted_by_submission(trace).items() if who == submission}
-    suspects = departures(dict(enumerate(submissions(schedule))), emitted, case.references(schedule.settings))
+    emitted = emitted_by_submission(trace).get(submission, [])
+    answers = {submission: tuple(event.token for event in emitted)} if emitted else {}
+    rows = [event.logits for event in emitted if event.logits is not None]
+    logits = torch.stack(rows) if rows and len(rows) == len(emitted) else None
+    suspects = departures(submissions(schedule), answers, logits, case.references(schedule.settings))
     return any(True for _ in suspects)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fuzz.strategies.lives import Life
-from fuzz.strategies.requests import ANSWERS, Space, shaped
+from fuzz.strategies.requests import ANSWERS, Shape, Space
 from targets.protocol import Request
 
 Draw = Callable[[Any], Any]
@@ -21,11 +21,10 @@ Motif = Callable[[Draw, Space], list[Life]]
 
 def _request(draw: Draw, space: Space, length: int | None = None, answer: int | None = None) -> Request:
     """A request of any shape, but for what the motif fixes."""
-    place = draw(space.draws.place)
-    request, _ = shaped(space, draw(space.draws.shape), place)
+    shape = Shape.of(draw(space.draws.seed))
     return Request(
-        prompt=request.prompt if length is None else space.piece(length, place),
-        max_new_tokens=request.max_new_tokens if answer is None else answer,
+        prompt=space.piece(shape.length if length is None else length, shape.place),
+        max_new_tokens=shape.answer if answer is None else answer,
     )
 
 
@@ -39,7 +38,7 @@ def identical_prompt_twice(draw: Draw, space: Space) -> list[Life]:
 
 def shared_prefix_at_once(draw: Draw, space: Space) -> list[Life]:
     """11: prompts that begin alike and go on differently, admitted in one step; and one more of them later."""
-    prefix = space.piece(1 + draw(space.draws.some) * 3, draw(space.draws.place))
+    prefix = _request(draw, space, length=1 + draw(space.draws.some) * 3).prompt
     lives = []
     for index in range(3):
         tail = _request(draw, space, length=1 + draw(space.draws.some))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fuzz.strategies.knobs import knobs
 from targets.protocol import Factory, Knob, Request, Setting
 
-LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 18, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65)
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 18, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 """Prompt lengths: small ones, and the multiples of 16 with their neighbours, where windows, pages and chunks end."""
-ANSWERS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
+ANSWERS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 24)
 """New tokens: a budget of exactly one and two often, and enough to outlive a neighbour."""
 GAPS = (0, 1, 2, 3, 5)
 """Steps from one arrival to the next."""
@@ -62,27 +62,38 @@ class Space(msgspec.Struct, frozen=True, dict=True):
 
 
 class Draws:
-    """Ready-made strategies: building one costs more than drawing from it, and a draw as much as ten lines of Python.
-
-    A request's shape is one number, so that it costs one draw; 0 is the simplest shape there is.
-    """
+    """Ready-made strategies: building one costs more than drawing from it, and a draw as much as ten lines of Python."""
 
     def __init__(self) -> None:
-        self.shape = st.integers(0, len(LENGTHS) * len(ANSWERS) * len(GAPS) - 1)
-        self.place = st.integers(0, _TEXT - 1)
+        self.seed = st.integers(0, 2**24 - 1)  # up to here Hypothesis draws evenly, beyond it prefers small numbers
         self.few = st.integers(0, 3)
         self.some = st.integers(0, 7)
-        self.many = st.integers(2, 7)
+        self.many = st.integers(3, 8)
         self.choice = st.integers(0, 2**16 - 1)
 
 
-def shaped(space: Space, shape: int, place: int) -> tuple[Request, int]:
-    """A request and the gap behind it, from a shape and a place in the text."""
-    rest, length = divmod(shape, len(LENGTHS))
-    gap, answer = divmod(rest, len(ANSWERS))
-    return Request(prompt=space.piece(LENGTHS[length], place), max_new_tokens=ANSWERS[answer]), GAPS[gap]
+class Shape(msgspec.Struct, frozen=True):
+    """A request in outline, read off one number: that costs one draw, and 0 is the simplest there is."""
+
+    length: int
+    answer: int
+    gap: int
+    chance: int
+    place: int
+
+    @classmethod
+    def of(cls, seed: int) -> Shape:
+        """Length, answer and gap are its digits in mixed radix; chance and place are hashed from all of it."""
+        rest, length = divmod(seed, len(LENGTHS))
+        rest, answer = divmod(rest, len(ANSWERS))
+        hashed = seed * 0x9E3779B1  # Knuth's multiplicative hash: unequal seeds, unequal prompts
+        return cls(LENGTHS[length], ANSWERS[answer], GAPS[rest % len(GAPS)], hashed >> 16 & 255, hashed % _TEXT)
+
+    def request(self, space: Space) -> Request:
+        """A plain request of this shape."""
+        return Request(prompt=space.piece(self.length, self.place), max_new_tokens=self.answer)
 
 
 def requests(space: Space) -> st.SearchStrategy[Request]:
     """One greedy request: a piece of the text, a budget."""
-    return st.builds(lambda shape, place: shaped(space, shape, place)[0], space.draws.shape, space.draws.place)
+    return space.draws.seed.map(lambda seed: Shape.of(seed).request(space))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fuzz.strategies.lives import Life, Turn, to_ops
 from fuzz.strategies.motifs import MOTIFS, Draw
-from fuzz.strategies.requests import Space, shaped
+from fuzz.strategies.requests import Shape, Space
 from targets.protocol import Schedule, Setting
 
 FEATURES = (
@@ -50,39 +50,37 @@ def schedules(draw: Draw, space: Space) -> Schedule:
 
 
 def _mix(draw: Draw, space: Space, on: set[str]) -> list[Life]:
-    """Two to seven lives at random, with the features that are on."""
-    draws = space.draws
+    """Three to eight lives at random, with the features that are on."""
     lives: list[Life] = []
     now = 0
-    common = space.piece(12, draw(draws.place)) if "shared-prefix" in on else ()
-    for index in range(draw(draws.many)):
-        request, gap = shaped(space, draw(draws.shape), draw(draws.place))
-        life = Life(request, arrival=now)
-        _vary(draw, space, on, common, life, index)
+    common = space.piece(12, Shape.of(draw(space.draws.seed)).place) if "shared-prefix" in on else ()
+    for index in range(draw(space.draws.many)):
+        shape = Shape.of(draw(space.draws.seed))
+        life = Life(shape.request(space), arrival=now)
+        _vary(draw, space, on, common, life, index, shape.chance)
         lives.append(life)
         if "burst" not in on:
-            now += gap
+            now += shape.gap
     return lives
 
 
-def _vary(draw: Draw, space: Space, on: set[str], common: tuple[int, ...], life: Life, index: int) -> None:
+def _vary(draw: Draw, space: Space, on: set[str], common: tuple[int, ...], life: Life, index: int, chance: int) -> None:
     """Gives one life its share of the features, each to about half of the lives."""
     draws = space.draws
-    chance = draw(draws.place)
     changes: dict[str, object] = {}
     if common and chance & 1:
         changes["prompt"] = common[: 1 + (chance >> 4) % 12] + life.request.prompt[:8]
     if "stop" in on and chance & 2:
         # An answer can end early only on a token it may say: a few dozen ids make that likely.
-        changes["stop"] = tuple(sorted(set(space.piece(space.vocabulary // 8, draw(draws.place)))))
+        changes["stop"] = tuple(sorted(set(space.piece(space.vocabulary // 8, chance * 16))))
     if "deadline" in on and chance & 4:
         changes["deadline_s"] = 1 + draw(draws.some)
     if "ids" in on:
         changes["client_id"] = chance % 3
     if "cancel" in on and chance & 8:
         life.cancel_after = draw(draws.some)
-    if "wait" in on and index and chance & 2:
-        life.after = (draw(draws.some) % index, 1 + draw(draws.few))
+    if "wait" in on and index and chance & 16:
+        life.after = ((chance >> 5) % index, 1 + draw(draws.few))
     if changes:
         life.request = msgspec.structs.replace(life.request, **changes)
 
@@ -94,7 +92,7 @@ def _lengthen(draw: Draw, space: Space, lives: list[Life]) -> dict[str, Setting]
     if draw(space.draws.some) == 7:
         life.request = msgspec.structs.replace(life.request, max_new_tokens=length)
     else:
-        life.request = msgspec.structs.replace(life.request, prompt=space.piece(length, draw(space.draws.place)))
+        life.request = msgspec.structs.replace(life.request, prompt=space.piece(length, draw(space.draws.choice)))
     fits = any(knob.name == "context_tokens_max" and LONG_TOKENS in knob.values for knob in space.knobs)
     return {"context_tokens_max": LONG_TOKENS} if fits else {}
 

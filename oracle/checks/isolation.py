@@ -17,7 +17,7 @@ from targets.protocol import Schedule, Trace
 def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
     """LEAK, WRONG-ALONE or INTERFERENCE for the first request that departs; a refuted suspect makes room for the next."""
     report = Report()
-    for suspect in departures(dict(enumerate(case.requests)), case.emitted, case.reference):
+    for suspect in departures(case.requests, case.answers, case.logits, case.reference):
         report.suspects += 1
         report.add((yield from decide(case, suspect)))
         if report.findings:

@@ -8,15 +8,14 @@ skeletons; where they depart before any bit does, the pair is undecided.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from oracle.case import Case
 from oracle.finding import Finding, Report
-from targets.protocol import CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton, with_requests
+from targets.protocol import Audited, CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton, with_requests
 from targets.protocol.events import same_bits
 
 
@@ -26,8 +25,7 @@ def swap(case: Case) -> Generator[Schedule, Trace, Report]:
     everyone = range(len(case.requests))
     if len(everyone) < 2:
         return report
-    seed = random.Random(case.schedule.key())
-    halves = [[victim] for victim in everyone] if case.thorough else [seed.sample(everyone, len(everyone) // 2)]
+    halves = [[victim] for victim in everyone] if case.thorough else [case.random.sample(everyone, len(everyone) // 2)]
     for victims in halves:
         changed = yield from compare(case, victims, [other for other in everyone if other not in victims])
         report.pairs += changed is not UNDECIDED
@@ -40,11 +38,10 @@ def swap(case: Case) -> Generator[Schedule, Trace, Report]:
 
 @dataclass(frozen=True)
 class Change:
-    """A victim's first bits that departed: its submission, the index into its answer, the event."""
+    """A victim's first bits that departed: its submission and the index into its answer."""
 
     submission: int
     position: int
-    event: int
 
 
 class _Undecided:
@@ -59,17 +56,17 @@ def compare(
 ) -> Generator[Schedule, Trace, Change | _Undecided | None]:
     """Swaps the content of `others` and looks at the bits of `victims`. None: not one changed."""
     trace = yield swapped(case, victims, others)
+    before, after = ([event for event in whole if not isinstance(event, Audited)] for whole in (case.trace, trace))
     counts: dict[int, int] = {}
-    for index, (ours, theirs) in enumerate(zip(skeleton(case.trace), skeleton(trace), strict=False)):
-        before, after = case.trace[index], trace[index]
-        if ours != theirs:
+    for ours, theirs, bones, others_bones in zip(before, after, skeleton(case.trace), skeleton(trace), strict=False):
+        if bones != others_bones:
             return UNDECIDED
-        if isinstance(before, Emitted) and isinstance(after, Emitted):
-            position = counts.get(before.submission, 0)
-            counts[before.submission] = position + 1
-            if before.submission in victims and not same_bits(before, after):
-                return Change(before.submission, position, index)
-    return None if len(trace) == len(case.trace) else UNDECIDED
+        if isinstance(ours, Emitted) and isinstance(theirs, Emitted):
+            position = counts.get(ours.submission, 0)
+            counts[ours.submission] = position + 1
+            if ours.submission in victims and not same_bits(ours, theirs):
+                return Change(ours.submission, position)
+    return None if len(before) == len(after) else UNDECIDED
 
 
 def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding]:
@@ -88,7 +85,6 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
         what=f"request #{change.submission} depends on what " + (f"{named} asked" if named else "others asked"),
         submission=change.submission,
         position=change.position,
-        event=change.event,
         actual=case.answers[change.submission][change.position],
         answer=case.answers[change.submission],
         sources=tuple(sources),
@@ -101,23 +97,11 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
 
 def swapped(case: Case, victims: Collection[int], others: Sequence[int]) -> Schedule:
     """The schedule with the content of `others` put through a bijection that leaves what they share with a victim."""
-    seed = random.Random(case.schedule.key())
     kept = {other: max((_shared(case, other, victim) for victim in victims), default=0) for other in others}
-    ids = case.ordinary_ids
-    place = {token: index for index, token in enumerate(ids)}
-    shift = 1
-    for _ in range(8):
-        shift = seed.randrange(1, len(ids))
-        if not any(
-            _image(case.requests[other].prompt[kept[other]], ids, place, shift) == case.requests[victim].prompt[kept[other]]
-            for other in others
-            for victim in victims
-            if kept[other] < min(len(case.requests[other].prompt), len(case.requests[victim].prompt))
-        ):
-            break  # nobody shares more with a victim than before
+    shift = _shift(case, victims, kept)
 
     def through(tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(_image(token, ids, place, shift) for token in tokens)
+        return tuple(case.alphabet.image(token, shift) for token in tokens)
 
     def change(submission: int, request: Request) -> Request:
         if submission not in kept:
@@ -133,9 +117,20 @@ def swapped(case: Case, victims: Collection[int], others: Sequence[int]) -> Sche
     return with_requests(case.schedule, change)
 
 
-def _image(token: int, ids: Sequence[int], place: dict[int, int], shift: int) -> int:
-    """A token's image: ordinary ids move round by `shift`, special ones and those past the vocabulary stay."""
-    return ids[(place[token] + shift) % len(ids)] if token in place else token
+def _shift(case: Case, victims: Collection[int], kept: Mapping[int, int]) -> int:
+    """A shift of the alphabet under which nobody shares more of a victim's prompt than before."""
+    shift = 1
+    behind = [
+        (case.requests[other].prompt[shared], case.requests[victim].prompt[shared])
+        for other, shared in kept.items()
+        for victim in victims
+        if shared < min(len(case.requests[other].prompt), len(case.requests[victim].prompt))
+    ]
+    for _ in range(8):
+        shift = case.random.randrange(1, len(case.alphabet.ids))
+        if all(case.alphabet.image(theirs, shift) != ours for theirs, ours in behind):
+            break
+    return shift
 
 
 def _shared(case: Case, a: int, b: int) -> int:

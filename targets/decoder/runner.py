@@ -75,10 +75,9 @@ class Runner:
         slots = [slot for slot, _ in feeds]
         counts = [len(tokens) for _, tokens in feeds]
         batch, width = len(feeds), max(counts)
-        cells = max(start + count for start, count in zip(starts, counts, strict=True))
         if width == 1:
             ids, positions, slots_ = self.on_device([[tokens[0] for _, tokens in feeds], starts, slots])
-            return Rows(ids.view(batch, 1), positions.view(batch, 1), slots_, cells, last=None, written=None)
+            return Rows(ids.view(batch, 1), positions.view(batch, 1), slots_, max(starts) + 1, last=None, written=None)
         padded = [(*tokens, *[tokens[-1]] * (width - len(tokens))) for _, tokens in feeds]
         places = [
             (*range(start, start + count), *[start + count - 1] * (width - count))
@@ -86,7 +85,7 @@ class Runner:
         ]
         ids, positions = self.on_device([list(chain(*padded)), list(chain(*places))])
         slots_, every, last = self.on_device([slots, list(range(batch)), [count - 1 for count in counts]])
-        row, column, slot, position = self.on_device(
+        written = self.on_device(
             [
                 [row for row, count in enumerate(counts) for _ in range(count)],
                 list(chain(*map(range, counts))),
@@ -98,17 +97,17 @@ class Runner:
             ids.view(batch, width),
             positions.view(batch, width),
             slots_,
-            cells,
+            max(start + count for start, count in zip(starts, counts, strict=True)),
             last=(every, last),
-            written=(row, column, slot, position),
+            written=(written[0], written[1], written[2], written[3]),
         )
 
-    def on_device(self, rows: list[list[int]]) -> tuple[torch.Tensor, ...]:
+    def on_device(self, numbers: list[list[int]]) -> tuple[torch.Tensor, ...]:
         """Equally long lists as int64 tensors, all in one copy to the device, which the host does not wait for."""
-        numbers = np.array(rows, dtype=np.int64)  # by way of numpy: torch.tensor takes four times as long
+        array = np.array(numbers, dtype=np.int64)  # by way of numpy: for prompts, torch.tensor takes twice as long
         if self.device.type == "cpu":
-            return tuple(map(torch.from_numpy, numbers))
-        return torch.from_numpy(numbers).pin_memory().to(self.device, non_blocking=True).unbind()
+            return tuple(map(torch.from_numpy, array))
+        return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True).unbind()
 
     def masks(self, rows: Rows) -> dict[str, Any]:
         """The network's mask and position arguments, in the form its plan asks for."""

@@ -1,4 +1,4 @@
-"""Events and traces: what happened. A trace's *skeleton* is the same without tokens and logits.
+"""Events and traces: what happened. A trace's *skeleton* is the same without tokens, logits and accounts.
 
 The conductor writes `Asked`, `Stepped`, `Stalled` and `Crashed`; the target reports the rest, in the order in which it
 did them.
@@ -117,13 +117,13 @@ Trace = tuple[Event, ...]
 
 
 def skeleton(trace: Trace) -> Iterator[object]:
-    """The trace without tokens and logits, event by event; two are comparable where these are equal."""
+    """The trace without tokens, logits and accounts, event by event; two are comparable where these are equal."""
     for event in trace:
         if isinstance(event, Emitted):
             yield (event.submission,)
         elif isinstance(event, Finished):
             yield (event.submission, event.reason, len(event.tokens))
-        else:
+        elif not isinstance(event, Audited):
             yield event
 
 
