@@ -41,6 +41,28 @@ class _Group(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+class _Number(click.ParamType[Any]):
+    """A number in a range, refused in our own words."""
+
+    name = "number"
+
+    def __init__(self, kind: type[int] | type[float], low: float, high: float) -> None:
+        self.kind = kind
+        self.low = low
+        self.high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        option = "number" if param is None else param.opts[0]
+        rule = f"a {'whole ' if self.kind is int else ''}number in {self.low:,g}..{self.high:,g}"
+        try:
+            number = self.kind(value)
+        except (TypeError, ValueError) as error:
+            raise BadInput(option, rule, value) from error
+        if not self.low <= number <= self.high:
+            raise BadInput(option, rule, value)
+        return number
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="slotfuzz")
 def main() -> None:
@@ -51,9 +73,9 @@ def main() -> None:
 @click.option("--target", default="slots", show_default=True, help="A target's name, or package.module:factory.")
 @click.option("--model", help="A tiny model's name, gemma3-270m, a folder, or a GGUF file.  [default: tiny]")
 @click.option("--fault", "faults", multiple=True, help="Plant a bug (see `slotfuzz faults`); may be repeated.")
-@click.option("--schedules", type=click.IntRange(1), help="Stop after so many schedules.  [default: 1000]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
-@click.option("--seed", type=click.IntRange(0, 2**53), help="Same seed, same schedules.  [default: random]")
+@click.option("--schedules", type=_Number(int, 1, 1e9), help="Stop after so many schedules.  [default: 1000]")
+@click.option("--seconds", type=_Number(float, 0.001, 1e9), help="Stop after so many seconds.")
+@click.option("--seed", type=_Number(int, 0, 1e15), help="Same seed, same schedules.  [default: random]")
 @click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Fix a knob (see `slotfuzz targets`).")
 @click.option("--dtype", help="float64 (default), float32, bfloat16 or float16.")
 @click.option("--device", help="cpu (default) or cuda.")
@@ -90,8 +112,9 @@ def run(
     spec = TargetSpec(target, model or default_model(faults), faults)
     factory = build(spec)
     settings = _settings(factory.knobs, sets, {"dtype": dtype, "device": device})
-    if json_path is not None and not json_path.absolute().parent.is_dir():
-        raise BadInput("--json", "a file in a folder that exists", json_path)
+    _check_file(json_path)
+    if out.exists() and not out.is_dir():
+        raise BadInput("--out", "a folder", out)
     if schedules is None and seconds is None:
         schedules = 1000
     asked = Run(
@@ -109,16 +132,22 @@ def run(
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="REPRO…", type=click.Path(path_type=Path))
+@click.option("--target", "own", help="The package.module:factory that the repros may import.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the outcomes as JSON.")
-def replay(paths: tuple[Path, ...], json_path: Path | None) -> int:
-    """Replay stored failures: FAILED, FIXED or ERROR for each."""
+def replay(paths: tuple[Path, ...], own: str | None, json_path: Path | None) -> int:
+    """Replay stored failures: FAILED, FIXED or ERROR for each.
+
+    A repro is data and does not choose code to run: one of a target of your own needs that target named again.
+    """
     from fuzz.replaying import Outcome, Replayer
     from fuzz.report import format_finding
     from fuzz.repro import write_atomically
     from fuzz.run import set_threads
+    from targets.protocol import format_schedule
 
     set_threads()
-    replayer = Replayer()
+    _check_file(json_path)
+    replayer = Replayer(own)
     replayed = []
     for path in paths:
         one = replayer.replay(path)
@@ -128,8 +157,9 @@ def replay(paths: tuple[Path, ...], json_path: Path | None) -> int:
             continue
         bits = "bit for bit" if one.same_bits else "with other bits"
         click.echo(f"{one.outcome:<7} {path}  ({bits})")
-        if one.finding is not None:
+        if one.finding is not None and one.schedule is not None:
             click.echo(format_finding(one.finding))
+            click.echo("\n".join("    " + line for line in format_schedule(one.schedule).splitlines()))
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))
     outcomes = {one.outcome for one in replayed}
@@ -192,17 +222,22 @@ def targets(as_json: bool) -> None:
             click.echo(f"  {knob.name} = {knob.default}{unit}  ({allowed})  {knob.doc}")
 
 
-@main.command()
-@click.argument("what", type=click.Choice(["speed"]))
-@click.option("--schedules", type=click.IntRange(1), default=200, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
-def bench(what: str, schedules: int, json_path: Path | None) -> None:
+@main.group()
+def bench() -> None:
     """Measure slotfuzz itself."""
+
+
+@bench.command("speed")
+@click.option("--schedules", type=_Number(int, 1, 1e6), default=200, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench_speed(schedules: int, json_path: Path | None) -> None:
+    """Tokens checked a second, and the share of the time that is not spent in forwards."""
     from fuzz.bench import speed
     from fuzz.repro import write_atomically
     from fuzz.run import set_threads
 
     set_threads()
+    _check_file(json_path)
     figures = speed(schedules)
     for name, value in figures.items():
         click.echo(f"{name:<44} {value:.3f}")
@@ -210,21 +245,53 @@ def bench(what: str, schedules: int, json_path: Path | None) -> None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
 
 
+@bench.command("shrink")
+@click.option("--fault", "names", multiple=True, help="Only this planted bug; may be repeated.  [default: all]")
+@click.option("--trials", type=_Number(int, 1, 1000), default=10, show_default=True, help="Seeds a fault.")
+@click.option("--seed", type=_Number(int, 0, 1e15), default=0, show_default=True, help="The first seed.")
+@click.option("--schedules", type=_Number(int, 1, 1e6), default=500, show_default=True, help="Give up after so many.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every trial as JSON.")
+def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int, json_path: Path | None) -> int:
+    """Each planted bug alone: schedules to the first failure, what it shrinks to, and evaluations; 1 if one is missed."""
+    from fuzz.bench import shrinking
+    from fuzz.report import format_trials
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from targets.faults import FAULTS, find_faults
+
+    set_threads()
+    _check_file(json_path)
+    found = []
+    for trial in shrinking(find_faults(names or tuple(FAULTS)), range(seed, seed + trials), schedules):
+        found.append(trial)
+        if trial.seed == seed + trials - 1:
+            click.echo(format_trials([other for other in found if other.fault == trial.fault]))
+    click.echo(format_trials(found, "all"))
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1))
+    return int(any(trial.schedules is None for trial in found))
+
+
+def _check_file(path: Path | None) -> None:
+    """Refuses a file to write that can't be one, before any work is done."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise BadInput("--json", "a file in a folder that exists", path)
+
+
 def _settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:
     """Settings from --set and from the flags that stand for a knob."""
     by_name = {knob.name: knob for knob in knobs}
-    words = dict(flags)
+    words = [(name, value, f"--{name}") for name, value in flags.items() if value is not None]
     for word in sets:
         name, separator, value = word.partition("=")
         if not separator:
             raise BadInput("--set", "KNOB=VALUE", word)
-        words[name] = value
+        words.append((name, value, "--set"))
     settings = {}
-    for name, text in words.items():
-        if text is not None:
-            if name not in by_name:
-                raise BadInput("knob", "one of " + ", ".join(by_name), name, "--set")
-            settings[name] = by_name[name].parse(text)
+    for name, text, where in words:
+        if name not in by_name:
+            raise BadInput("knob", "one of " + ", ".join(by_name), name, where)
+        settings[name] = by_name[name].parse(text, where)
     return settings
 
 

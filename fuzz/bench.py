@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+import msgspec
 import torch
 
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
+from fuzz.search import Failure, Limits, Search
+from fuzz.shrink import sort_key
 from fuzz.strategies import Space, batches, schedules
 from oracle.reference import Reference
+from targets.faults import Fault
 from targets.protocol import CheckName, Factory, Request, Schedule, emitted_by_submission, submissions
 from targets.registry import TargetSpec, build
 
@@ -45,6 +50,72 @@ def speed(count: int) -> dict[str, float]:
     }
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """One fault and one seed: the first rightful failure of a search, shrunk.
+
+    Attributes:
+        schedules: Until it was found; None if it was not.
+        kind, check: What it came out as.
+        wrong: Signatures of other failures on the way: a kind or a check that the fault does not declare.
+        requests, tokens: Size of the minimal schedule, and over the smallest known one of that kind.
+    """
+
+    fault: str
+    seed: int
+    schedules: int | None
+    seconds: float
+    kind: str = ""
+    check: str = ""
+    wrong: tuple[str, ...] = ()
+    evaluations: int = 0
+    minimal: bool = False
+    requests: int = 0
+    tokens: int = 0
+    requests_over: int = 0
+    tokens_over: int = 0
+
+
+def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int) -> Iterator[Trial]:
+    """Each fault alone: how soon it is found, what it shrinks to, and what that took."""
+    for fault, seed in itertools.product(faults, seeds):
+        factory = build(TargetSpec(model=fault.models[0], faults=(fault.name,)))
+        search = Search(factory, seed, Limits(schedules=schedules_max), dict(fault.settings))
+        search.enough = functools.partial(_is_rightful, fault)
+        started = time.perf_counter()
+        tally = run_trio(search.run)
+        yield _trial(fault, seed, tally.failures, time.perf_counter() - started)
+
+
+def _is_rightful(fault: Fault, failure: Failure) -> bool:
+    return failure.finding.kind in fault.kinds and failure.finding.check in fault.checks
+
+
+def _trial(fault: Fault, seed: int, failures: list[Failure], seconds: float) -> Trial:
+    wrong = []
+    for failure in failures:
+        finding = failure.finding
+        if not _is_rightful(fault, failure):
+            wrong.append(failure.signature)
+            continue
+        size, known = sort_key(failure.schedule), sort_key(fault.smallest[finding.kind])
+        return Trial(
+            fault=fault.name,
+            seed=seed,
+            schedules=failure.found_after,
+            seconds=seconds,
+            kind=finding.kind,
+            check=finding.check,
+            wrong=tuple(wrong),
+            evaluations=failure.evaluations,
+            minimal=failure.minimal,
+            requests=size[0],
+            tokens=size[1],
+            requests_over=size[0] - known[0],
+            tokens_over=size[1] - known[1],
+        )
+    return Trial(fault=fault.name, seed=seed, schedules=None, seconds=seconds, wrong=tuple(wrong))
+
+
 def _judged(factory: Factory, workload: list[Schedule], checks: Collection[CheckName]) -> dict[str, float]:
     """Judges the workload once; generating it is part of the time, as in a run."""
     judge = Judge(factory)
@@ -58,12 +129,11 @@ def _judged(factory: Factory, workload: list[Schedule], checks: Collection[Check
         return tokens
 
     run_trio(work, _WARM_UP)
-    judge.target_meter.seconds = judge.reference_meter.seconds = 0.0
+    judge.start_meters()
     started = time.perf_counter()
     tokens = run_trio(work, len(workload))
     seconds = time.perf_counter() - started
-    inside = judge.target_meter.seconds + judge.reference_meter.seconds
-    return {"tokens": tokens, "seconds": seconds, "outside": 1 - inside / seconds}
+    return {"tokens": tokens, "seconds": seconds, "outside": judge.share_outside(seconds)}
 
 
 def _alone(factory: Factory, requests: list[Request]) -> tuple[float, float, int]:

@@ -55,6 +55,20 @@ class Judge:
         self.alphabet = Alphabet(factory.vocabulary, factory.special_ids)
         self._references: dict[tuple[Setting, ...], Reference] = {}
 
+    def start_meters(self) -> None:
+        """Counts time inside forwards from now on."""
+        self.target_meter.seconds = self.reference_meter.seconds = 0.0
+
+    @property
+    def sees_forwards(self) -> bool:
+        """Whether the target's network is within reach of the meters."""
+        return self.target_meter.forwards > 0
+
+    def share_outside(self, seconds: float) -> float:
+        """The share of these seconds that was not spent inside forwards."""
+        inside = self.target_meter.seconds + self.reference_meter.seconds
+        return max(0.0, 1 - inside / seconds) if seconds else 0.0
+
     async def judge(
         self, schedule: Schedule, checks: Collection[CheckName] = tuple(CHECKS), thorough: bool = False
     ) -> Judgement:

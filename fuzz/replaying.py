@@ -11,7 +11,7 @@ from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from oracle.finding import Finding
-from targets.protocol import BadInput, Factory, digest
+from targets.protocol import BadInput, Factory, Schedule, digest
 from targets.registry import TargetSpec, build
 
 
@@ -28,6 +28,8 @@ class Replayed(msgspec.Struct, frozen=True):
 
     Attributes:
         same_bits: Whether the trace is the stored one, logits included. Other versions or another machine may differ.
+        finding: What is wrong now; the stored finding, which names sources, where the bits are the same.
+        schedule: What was replayed.
         error: Why it could not be replayed, in a sentence.
     """
 
@@ -35,22 +37,26 @@ class Replayed(msgspec.Struct, frozen=True):
     outcome: Outcome
     same_bits: bool = False
     finding: Finding | None = None
+    schedule: Schedule | None = None
     error: str = ""
 
 
 class Replayer:
-    """Replays repros one after another; those of one target share its model."""
+    """Replays repros one after another; those of one target share its model.
 
-    def __init__(self) -> None:
+    Attributes:
+        own: The one target outside slotfuzz that may be imported: a repro is data, and must not choose code to run.
+    """
+
+    def __init__(self, own: str | None = None) -> None:
+        self.own = own
         self._factories: dict[TargetSpec, Factory] = {}
 
     def replay(self, path: Path) -> Replayed:
         """One repro; what is wrong with its file or its target is an ERROR with a sentence."""
         try:
             repro = repros.load(path)
-            if repro.target not in self._factories:
-                self._factories[repro.target] = build(repro.target)
-            factory = self._factories[repro.target]
+            factory = self._factory(repro.target, str(path))
             repros.check_against(repro, factory, str(path))
         except BadInput as error:
             return Replayed(str(path), Outcome.ERROR, error=str(error))
@@ -58,5 +64,15 @@ class Replayer:
         trace = run_trio(judge.replay, repro.schedule)
         wanted = repro.finding
         finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)
-        outcome = Outcome.FIXED if finding is None else Outcome.FAILED
-        return Replayed(str(path), outcome, same_bits=digest(trace) == repro.trace_digest, finding=finding)
+        same_bits = digest(trace) == repro.trace_digest
+        if finding is None:
+            return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule)
+        return Replayed(str(path), Outcome.FAILED, same_bits, wanted if same_bits else finding, repro.schedule)
+
+    def _factory(self, spec: TargetSpec, where: str) -> Factory:
+        """The factory of a spec, built once."""
+        if ":" in spec.target and spec.target != self.own and not spec.target.startswith("targets."):
+            raise BadInput("--target", f"{spec.target} for this repro", self.own or "none", where)
+        if spec not in self._factories:
+            self._factories[spec] = build(spec)
+        return self._factories[spec]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
+from fuzz.bench import Trial
 from fuzz.judge import Judge
 from fuzz.mechanisms import MECHANISMS
 from fuzz.repro import Repro
 from fuzz.search import Tally
 from oracle.finding import Finding, Verdict
 from targets.protocol import Knob, Setting, format_schedule, submissions, with_defaults
+from targets.registry import TargetSpec
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
 """2 is for bad use and bad input."""
@@ -45,9 +49,15 @@ def format_repro(repro: Repro, path: Path) -> str:
             "",
             *("    " + line for line in format_schedule(repro.schedule).splitlines()),
             "",
-            f"  slotfuzz replay {path}",
+            f"  {replay_command(repro.target, path)}",
         ]
     )
+
+
+def replay_command(spec: TargetSpec, *paths: Path) -> str:
+    """The line that shows stored failures again; a target of one's own has to be named."""
+    own = ["--target", spec.target] if ":" in spec.target else []
+    return shlex.join(["slotfuzz", "replay", *own, *map(str, paths)])
 
 
 def sizes(repro: Repro) -> tuple[int, int, int, int]:
@@ -75,12 +85,11 @@ def format_settings(knobs: tuple[Knob, ...], settings: Mapping[str, Setting]) ->
 def format_tally(tally: Tally, judge: Judge) -> str:
     """The totals of a run, and what it never exercised."""
     report = tally.report
-    inside = judge.target_meter.seconds + judge.reference_meter.seconds
-    share = max(0.0, 1 - inside / tally.seconds) if tally.seconds else 0.0
+    speed = tally.tokens_checked / tally.seconds if tally.seconds else 0.0
+    where = f", {judge.share_outside(tally.seconds):.0%} of the time outside forwards" if judge.sees_forwards else ""
     lines = [
         f"{tally.schedules} schedules, {tally.tokens_checked} tokens checked in {tally.seconds:.1f} s "
-        f"({tally.tokens_checked / tally.seconds if tally.seconds else 0:.0f} a second, "
-        f"{share:.0%} of the time outside forwards)",
+        f"({speed:.0f} a second{where})",
         f"swaps: {report.pairs} compared, {report.pairs_undecided} undecided; "
         f"suspects: {report.suspects}, of which {report.refuted} were rounding",
         "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in MECHANISMS if tally.mechanisms[name]),
@@ -92,7 +101,9 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
     lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]
     if tally.verdict is Verdict.PASS and tally.schedules:
-        lines.append(f"nothing found: with 95% confidence fewer than {3 / tally.schedules:.2g} of such schedules fail (3/n)")
+        lines.append(
+            f"nothing found: with 95% confidence at most {_failing_share_max(tally):.2g} of such schedules fail (3/n)"
+        )
     return "\n".join(lines)
 
 
@@ -136,12 +147,34 @@ def as_json(tally: Tally, judge: Judge, seed: int, repros: Mapping[Path, Repro])
                 "undecided_pairs": report.pairs_undecided,
                 "unstable": tally.unstable,
                 "crashed_checks": tally.crashed_checks,
-                "failing_share_max_95": None if tally.failing or not tally.schedules else 3 / tally.schedules,
+                "failing_share_max_95": _failing_share_max(tally) if tally.verdict is Verdict.PASS else None,
                 "first_found_after": min((failure.found_after for failure in tally.failures), default=None),
                 "findings": findings,
             }
         ),
         indent=1,
+    )
+
+
+def _failing_share_max(tally: Tally) -> float:
+    """Upper end, with 95% confidence, of the share of failing schedules where none of n failed: 3/n."""
+    return min(1.0, 3 / tally.schedules) if tally.schedules else 1.0
+
+
+def format_trials(trials: Sequence[Trial], name: str = "") -> str:
+    """Trials of one fault, or of several, on one line."""
+    found = [trial for trial in trials if trial.schedules is not None]
+    line = f"{name or trials[0].fault:<26} found {len(found)} of {len(trials)}"
+    if not found:
+        return line
+    evaluations = [trial.evaluations for trial in found]
+    close = sum(trial.requests_over <= 1 and trial.tokens_over <= 2 for trial in found)
+    kinds = " ".join(sorted({trial.kind for trial in found}))
+    return (
+        f"{line}  after {median(trial.schedules or 0 for trial in found):g} schedules (worst "
+        f"{max(trial.schedules or 0 for trial in found)})  evaluations {median(evaluations):g} (worst {max(evaluations)})  "
+        f"minimal {sum(trial.minimal for trial in found)}  near the smallest {close}  "
+        f"wrong kind or check {sum(bool(trial.wrong) for trial in trials)}  {kinds}"
     )
 
 

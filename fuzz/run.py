@@ -15,9 +15,8 @@ from torch import nn
 
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
-from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally
+from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
 from fuzz.search import Failure, Limits, Search, Tally
-from oracle.finding import Verdict
 from targets.models import REACTIVITY_MIN, reactivity
 from targets.protocol import Factory, Setting
 from targets.registry import TargetSpec
@@ -44,9 +43,9 @@ def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
     _announce(asked)
     search = Search(asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure))
-    reactive = _is_reactive(asked, search.judge.reference(asked.settings).network)
     interrupted = False
     try:
+        search.tally.mute = not _is_reactive(asked, search.judge.reference(asked.settings).network)
         with _progress(asked) as progress:
             task = progress.add_task("", total=asked.limits.schedules, found=0)
             search.on_schedule = lambda tally: progress.update(task, completed=tally.schedules, found=len(asked.failures))
@@ -58,13 +57,10 @@ def run(asked: Run) -> int:
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
         asked.console.print()
     asked.console.print(format_tally(search.tally, search.judge), markup=False, highlight=False)
-    verdict = search.tally.verdict
-    if verdict is Verdict.PASS and not reactive:
-        verdict = Verdict.UNKNOWN
     if asked.json is not None:
         repros.write_atomically(asked.json, as_json(search.tally, search.judge, asked.seed, stored))
     _next_command(asked, stored, interrupted)
-    return EXIT_CODES[verdict]
+    return EXIT_CODES[search.tally.verdict]
 
 
 def _announce(asked: Run) -> None:
@@ -86,7 +82,7 @@ def _announce(asked: Run) -> None:
 def _is_reactive(asked: Run, network: nn.Module) -> bool:
     """The reactivity gate: a model that answers the same whatever it is asked cannot convict anybody."""
     large = sum(weight.numel() for weight in network.parameters()) > _LARGE_WEIGHTS
-    changed, tried = reactivity(network, asked.factory.vocabulary, *((6, 4) if large else (12, 16)))
+    changed, tried = reactivity(network, asked.factory.vocabulary, 12, 8 if large else 16)
     enough = changed >= REACTIVITY_MIN * tried
     verdict = "" if enough else f", which is under {REACTIVITY_MIN:.0%}: a pass would mean nothing, so none is given"
     asked.console.print(
@@ -123,7 +119,8 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
         return stored
     paths = [path for path, _ in asked.failures]
     outcomes = asked.out / "found" / f".outcomes-{asked.seed}-{paths[0].stem}.json"
-    command = [sys.executable, "-m", "fuzz", "replay", "--json", str(outcomes), *map(str, paths)]
+    own = ["--target", asked.spec.target] if ":" in asked.spec.target else []
+    command = [sys.executable, "-P", "-m", "fuzz", "replay", *own, "--json", str(outcomes), *map(str, paths)]
     subprocess.run(command, capture_output=True, check=False)
     heard = {}
     if outcomes.is_file():
@@ -151,7 +148,8 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: boo
         arguments += ["--set", f"{name}={value}"]
     go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(asked.seed + 1), "--out", str(asked.out)])
     lines = ["stopped; what was found is kept"] if interrupted else []
-    lines.append(f"next: slotfuzz replay {' '.join(map(str, stored))}" if stored and not interrupted else f"next: {go_on}")
+    again = replay_command(asked.spec, *stored) if stored else ""
+    lines.append(f"next: {go_on if interrupted or not stored else again}")
     asked.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -53,7 +53,11 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What a search has done so far."""
+    """What a search has done so far.
+
+    Attributes:
+        mute: The model failed the reactivity gate: that nothing was found means nothing.
+    """
 
     schedules: int = 0
     failing: int = 0
@@ -65,13 +69,14 @@ class Tally:
     unstable: list[str] = field(default_factory=list)
     crashed_checks: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    mute: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """FAIL if anything was found, UNKNOWN if something could not be judged."""
         if self.failures:
             return Verdict.FAIL
-        undecided = self.unknown or self.unstable or self.crashed_checks
+        undecided = self.unknown or self.unstable or self.crashed_checks or self.mute
         return Verdict.UNKNOWN if undecided else Verdict.PASS
 
 
@@ -88,6 +93,7 @@ class Search:
 
     Attributes:
         tally: What has been done; complete at any moment, also after an interrupt.
+        enough: Whether a failure ends the run; a campaign goes on after every one.
     """
 
     def __init__(
@@ -109,17 +115,21 @@ class Search:
         self.checks = checks
         self.judge = Judge(factory)
         self.tally = Tally()
+        self.enough: Callable[[Failure], bool] = lambda _: False
         self._seen: Counter[tuple[Kind, CheckName]] = Counter()
 
     async def run(self) -> Tally:
         """Generates and judges until a limit is reached."""
         self.judge.reference(self.settings)  # measured before the clock starts
+        self.judge.start_meters()
         started = time.perf_counter()
         for schedule in itertools.islice(self.generate(), self.limits.schedules):
             await self.one(schedule)
             self.tally.seconds = time.perf_counter() - started
             self.on_schedule(self.tally)
             if self.limits.seconds is not None and self.tally.seconds >= self.limits.seconds:
+                break
+            if any(map(self.enough, self.tally.failures)):
                 break
         return self.tally
 

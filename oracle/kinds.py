@@ -44,10 +44,15 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
     ]
     if others:
         changed = yield from compare(case, [who], others)
+        if not isinstance(changed, Change):
+            # What is leaked may be the very tokens that are shared. A prefix cache can make an honest target's bits depend
+            # on that too, which is why only a suspect, already beyond rounding, is asked.
+            everything = yield from compare(case, [who], others, keep_shared=False)
+            changed = everything if isinstance(everything, Change) else changed
         if isinstance(changed, Change):
             found = yield from conviction(case, changed)
             return Report(findings=[_complete(case, suspect, found, (*evidence, *found.evidence))])
-        outcome = "undecided, the timing changed too" if changed is UNDECIDED else "no bit of it changes"
+        outcome = "undecided" if changed is UNDECIDED else "no bit of it changes"
         evidence.append(f"swap: with other requests' tokens exchanged, {outcome}")
     exact = _exact_settings(case)
     if exact is None:

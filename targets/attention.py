@@ -32,6 +32,7 @@ from targets.protocol import (
     Refused,
     Request,
     Setting,
+    check_settings,
 )
 
 Cache = tuple[torch.Tensor, torch.Tensor]
@@ -172,10 +173,12 @@ class Server:
 class AttentionFactory:
     """Opens servers; fulfils `targets.protocol.Factory`."""
 
-    knobs = (Knob(name="requests_max", default=4, values=(4, 1, 2), low=1, high=64, doc="requests that run together"),)
+    knobs: tuple[Knob, ...] = (
+        Knob(name="requests_max", default=4, values=(4, 1, 2), low=1, high=64, doc="requests that run together"),
+    )
     control = Control(forced=True, logits=True)
     vocabulary = VOCABULARY
-    special_ids = ()
+    special_ids: tuple[int, ...] = ()
 
     def __init__(self, name: str, attention: type[Attention]) -> None:
         self.name = name
@@ -184,6 +187,7 @@ class AttentionFactory:
 
     def open(self, settings: Mapping[str, Setting]) -> Server:
         """A fresh server, with a network of its own."""
+        check_settings(self.knobs, settings)
         return Server(Network(self.attention), int(settings.get("requests_max", 4)))
 
     def network(self, settings: Mapping[str, Setting]) -> nn.Module:

@@ -109,7 +109,8 @@ def find_model(name: str) -> Model:
 def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_tokens: int = 16) -> tuple[int, int]:
     """How many of `changes` one-token changes of a prompt change its next greedy tokens: (changed, tried).
 
-    Batched and without a cache: the changes are the rows of one batch, all of one length, so nothing is padded.
+    The changes are the rows of one batch, all of one length, so nothing is padded; transformers' own cache is used where
+    the network has one.
     """
     device = next(network.parameters()).device
     generator = torch.Generator().manual_seed(12)
@@ -118,10 +119,15 @@ def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_token
     for position in range(changes):
         rows[position + 1, position] = (rows[position + 1, position] + vocabulary // 3 + 1) % vocabulary
     tokens = rows.to(device)
-    for _ in range(new_tokens):
-        chosen = logits_of(network(input_ids=tokens, use_cache=False))[:, -1].argmax(-1, keepdim=True)
-        tokens = torch.cat([tokens, chosen], dim=1)
-    answers = tokens[:, changes:]
+    output: Any = network(input_ids=tokens, use_cache=True)
+    for _ in range(new_tokens - 1):
+        tokens = torch.cat([tokens, logits_of(output)[:, -1].argmax(-1, keepdim=True)], dim=1)
+        cache = getattr(output, "cache", None)
+        if cache is None:
+            output = network(input_ids=tokens, use_cache=True)
+        else:
+            output = network(input_ids=tokens[:, -1:], cache=cache, use_cache=True)
+    answers = torch.cat([tokens[:, changes:], logits_of(output)[:, -1].argmax(-1, keepdim=True)], dim=1)
     return int((answers[1:] != answers[:1]).any(dim=1).sum()), changes
 
 
@@ -141,12 +147,15 @@ def _describe(name: str, build: Callable[[], nn.Module]) -> Model:
     for key, value in sorted(network.state_dict().items()):
         state.update(key.encode())
         state.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-    special = {getattr(config, key, None) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    special: set[int] = set()
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids = getattr(config, key, None)  # some configs list several
+        special.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
     return Model(
         name=name,
         load=functools.partial(_load, build),
         plan=_read_plan(network),
-        special_ids=tuple(sorted(token for token in special if isinstance(token, int))),
+        special_ids=tuple(sorted(special)),
         identity=f"{name} sha256:{state.hexdigest()[:16]}",
     )
 
@@ -155,8 +164,6 @@ def _load(build: Callable[[], nn.Module], dtype: str, weights: str, device: str)
     for name in (dtype, weights):
         if name not in DTYPES:
             raise BadInput("dtype", "one of " + ", ".join(DTYPES), name)
-    if device != "cpu" and not torch.cuda.is_available():
-        raise BadInput("device", "cpu where no CUDA device is at hand", device, "--device")
     network = build().to(DTYPES[weights]).to(DTYPES[dtype]).to(device)
     return network.requires_grad_(False).eval()
 
@@ -196,20 +203,28 @@ def _tiny(name: str) -> nn.Module:
 
 
 def _pretrained(path: Path, gguf_file: str | None = None) -> nn.Module:
+    """A network from a folder, in float32.
+
+    Raises:
+        BadInput: where transformers can't load it, or would make up weights that are not there.
+    """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    file = path if gguf_file is None else path / gguf_file
+    options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
     try:
         if gguf_file is None:
-            config = transformers.AutoConfig.from_pretrained(path)
-            network: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-                path, dtype=torch.float32, **_moe_kernel(config)
-            )
+            options |= _moe_kernel(transformers.AutoConfig.from_pretrained(path))
         else:
-            network = transformers.AutoModelForCausalLM.from_pretrained(path, gguf_file=gguf_file, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BadInput("model", "a causal LM that transformers can load", path, reason) from error
-    return network
+            options["gguf_file"] = gguf_file
+        network, told = transformers.AutoModelForCausalLM.from_pretrained(path, **options)
+    except Exception as error:  # whatever a broken file makes the library raise, the file is what is wrong
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise BadInput("model", "a causal LM that transformers can load", file, reason) from error
+    if missing := sorted(told["missing_keys"]):
+        raise BadInput("model", "complete", file, f"{len(missing)} weights are missing, {missing[0]} first")
+    loaded: nn.Module = network
+    return loaded
 
 
 def _from_gguf(name: str, path: Path) -> Model:

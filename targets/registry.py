@@ -45,6 +45,8 @@ def build(spec: TargetSpec) -> Factory:
     if ":" in spec.target:
         if spec.faults:
             raise BadInput("fault", "left out for a target of your own", spec.faults[0], "--fault")
+        if spec.model != "tiny":
+            raise BadInput("model", "left out for a target of your own", spec.model, "--model")
         return _import(spec.target)
     if spec.target not in TARGETS:
         known = ", ".join(TARGETS)
@@ -65,7 +67,7 @@ def _import(path: str) -> Factory:
         sys.path.insert(0, "")  # a user's module lies where the command is typed
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise BadInput("target", "package.module:factory that can be imported", path, str(error)) from error
     if not isinstance(found, Factory) and callable(found):
         found = found()

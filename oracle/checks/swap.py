@@ -15,7 +15,18 @@ import msgspec
 
 from oracle.case import Case
 from oracle.finding import Finding, Report
-from targets.protocol import Audited, CheckName, Emitted, Kind, Request, Schedule, Trace, skeleton, with_requests
+from targets.protocol import (
+    Audited,
+    CheckName,
+    Emitted,
+    Kind,
+    Request,
+    Schedule,
+    Trace,
+    skeleton,
+    submissions,
+    with_requests,
+)
 from targets.protocol.events import same_bits
 
 
@@ -38,24 +49,34 @@ def swap(case: Case) -> Generator[Schedule, Trace, Report]:
 
 @dataclass(frozen=True)
 class Change:
-    """A victim's first bits that departed: its submission and the index into its answer."""
+    """A victim's first bits that departed: its submission, the index into its answer, and whether sharing was kept."""
 
     submission: int
     position: int
+    keep_shared: bool
 
 
 class _Undecided:
-    """The skeletons departed before any victim's bits did."""
+    """The skeletons departed before any victim's bits did, or there was nothing to exchange."""
 
 
 UNDECIDED = _Undecided()
 
 
 def compare(
-    case: Case, victims: Collection[int], others: Sequence[int]
+    case: Case, victims: Collection[int], others: Sequence[int], keep_shared: bool = True
 ) -> Generator[Schedule, Trace, Change | _Undecided | None]:
-    """Swaps the content of `others` and looks at the bits of `victims`. None: not one changed."""
-    trace = yield swapped(case, victims, others)
+    """Swaps the content of `others` and looks at the bits of `victims`. None: not one changed.
+
+    Args:
+        keep_shared: Keep the prefix that a neighbour shares with a victim, as a target that stores it once must see it.
+            Without, everything is exchanged: that may change what a prefix cache does, and so the bits of an honest
+            target, but it also shows a leak of the very tokens that are shared.
+    """
+    variant = swapped(case, victims, others, keep_shared)
+    if all(a.prompt == b.prompt for a, b in zip(submissions(variant), case.requests, strict=True)):
+        return UNDECIDED
+    trace = yield variant
     before, after = ([event for event in whole if not isinstance(event, Audited)] for whole in (case.trace, trace))
     counts: dict[int, int] = {}
     for ours, theirs, bones, others_bones in zip(before, after, skeleton(case.trace), skeleton(trace), strict=False):
@@ -65,7 +86,7 @@ def compare(
             position = counts.get(ours.submission, 0)
             counts[ours.submission] = position + 1
             if ours.submission in victims and not same_bits(ours, theirs):
-                return Change(ours.submission, position)
+                return Change(ours.submission, position, keep_shared)
     return None if len(before) == len(after) else UNDECIDED
 
 
@@ -75,7 +96,7 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
     if case.thorough:
         for other in range(len(case.requests)):
             if other != change.submission:
-                seen = yield from compare(case, [change.submission], [other])
+                seen = yield from compare(case, [change.submission], [other], change.keep_shared)
                 if isinstance(seen, Change):
                     sources.append(other)
     named = " ".join(f"#{source}" for source in sources)
@@ -95,9 +116,11 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
     )
 
 
-def swapped(case: Case, victims: Collection[int], others: Sequence[int]) -> Schedule:
+def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_shared: bool = True) -> Schedule:
     """The schedule with the content of `others` put through a bijection that leaves what they share with a victim."""
-    kept = {other: max((_shared(case, other, victim) for victim in victims), default=0) for other in others}
+    kept = {
+        other: max((_shared(case, other, victim) for victim in victims), default=0) if keep_shared else 0 for other in others
+    }
     shift = _shift(case, victims, kept)
 
     def through(tokens: Sequence[int]) -> tuple[int, ...]:

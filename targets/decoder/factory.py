@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from targets.decoder.engine import Decoder, Parts
@@ -104,5 +105,12 @@ def _knobs(model: Model) -> tuple[Knob, ...]:
             drawn=False,
             doc="the dtype weights are rounded to before they are upcast",
         ),
-        Knob(name="device", default="cpu", values=("cpu", "cuda"), may_change_outputs=True, drawn=False, doc="where"),
+        Knob(
+            name="device",
+            default="cpu",
+            values=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
+            may_change_outputs=True,
+            drawn=False,
+            doc="where; cuda only on a machine that has it",
+        ),
     )

@@ -6,16 +6,20 @@ import torch
 
 from targets.decoder import Batch, Decoder, Scheduler, SlotStore
 from targets.faults.bank import Fault, Probe, at_once, one_after_another, request, schedule
+from targets.models import Plan
 from targets.protocol import Cancel, CheckName, Emitted, Event, Finished, Kind, Reason, Step
 
 
 class StaleLengthStore(SlotStore):
-    """A slot keeps its length when it changes hands, unless it is more than a quarter full.
+    """A slot keeps its length when it changes hands, unless that leaves less than the half of its room.
 
-    (Without that limit a reused slot soon runs past its end, which is another bug.) The twin resets it.
+    (It has twice the room that it should, and so never runs past its end, which would be another bug.) The twin resets it.
     """
 
     stale_length: Probe
+
+    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(plan, slots, 2 * positions, dtype, device)
 
     def begin(self, slot: int) -> None:
         self._reset(slot)
@@ -26,7 +30,7 @@ class StaleLengthStore(SlotStore):
     def _reset(self, slot: int) -> None:
         probe = self.stale_length
         probe.reach()
-        if probe.honest or self.lengths[slot] > self.keys[0].shape[2] // 4:
+        if probe.honest or self.lengths[slot] > self.keys[0].shape[2] // 2:
             self.lengths[slot] = 0
         else:
             probe.change(self.lengths[slot] > 0)

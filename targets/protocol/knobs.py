@@ -6,6 +6,7 @@ everything else (strategies, command line, shrinker, repros) works from that dec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -48,22 +49,18 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         if self.low is not None and self.high is not None:
             if isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high:
                 return value
-            raise BadInput(self.name, f"a whole number in {self.low}..{self.high}", repr(value), where)
+            raise BadInput(self.name, f"a whole number in {self.low}..{self.high}", value, where)
         for allowed in self.values:
             if type(value) is type(allowed) and value == allowed:
                 return allowed
-        raise BadInput(self.name, "one of " + ", ".join(map(str, self.values)), repr(value), where)
+        raise BadInput(self.name, "one of " + ", ".join(map(str, self.values)), value, where)
 
-    def parse(self, text: str) -> Setting:
-        """Reads a value from the command line; raises BadInput as `check` does."""
-        if self.low is not None:
-            try:
-                return self.check(int(text), "--set")
-            except ValueError as error:
-                if isinstance(error, BadInput):
-                    raise
-                return self.check(text, "--set")
-        return self.check({str(value): value for value in self.values}.get(text, text), "--set")
+    def parse(self, text: str, where: str = "") -> Setting:
+        """Reads a value that was typed; raises BadInput as `check` does."""
+        known = {str(value): value for value in self.values}
+        if self.low is not None and re.fullmatch(r"-?[0-9]{1,18}", text):
+            return self.check(int(text), where)
+        return self.check(known.get(text, text), where)
 
 
 def check_settings(knobs: tuple[Knob, ...], settings: Mapping[str, object], where: str = "") -> None:

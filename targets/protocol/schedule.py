@@ -20,6 +20,7 @@ Index = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 SCHEDULE_VERSION = 1
 OPS_MAX = 100_000
+STEPS_MAX = 100_000
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -110,9 +111,12 @@ def with_request(schedule: Schedule, submission: int, request: Request) -> Sched
 
 
 def check_references(schedule: Schedule, where: str = "") -> None:
-    """Raises BadInput where an op names a submission that was not handed in before it, or the schedule is too long."""
+    """Raises BadInput where an op names a submission that was not handed in before it, or it is too long."""
     if len(schedule.ops) > OPS_MAX:
         raise BadInput("ops", f"at most {OPS_MAX}", len(schedule.ops), where)
+    steps = sum(op.count for op in schedule.ops if isinstance(op, Step))
+    if steps > STEPS_MAX:
+        raise BadInput("steps", f"at most {STEPS_MAX} in all", steps, where)
     seen = 0
     for index, op in enumerate(schedule.ops):
         named: tuple[int, ...] = ()

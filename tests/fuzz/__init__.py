@@ -1,0 +1,1 @@
+"""Tests of the fuzzer: strategies, conductor, shrinker, search, repros and the command line."""

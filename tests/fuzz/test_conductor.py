@@ -1,0 +1,264 @@
+"""The conductor: every choice comes from the schedule, and nothing the target does gets out of a replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.conductor import IDLE_STEPS_MAX, replay
+from targets.decoder import SlotsFactory
+from targets.protocol import (
+    Admitted,
+    Asked,
+    Audit,
+    BadInput,
+    Cancel,
+    Crashed,
+    Emitted,
+    Event,
+    Finished,
+    Freed,
+    Op,
+    Reason,
+    Refused,
+    Request,
+    Schedule,
+    Stalled,
+    Step,
+    Stepped,
+    Submit,
+    Trace,
+    Wait,
+    digest,
+    first_departure,
+)
+from tests.fuzz.scripted import Honest, Scripted
+
+BUSY = Schedule(
+    ops=(
+        Submit(Request(prompt=(1, 2, 3), max_new_tokens=6, client_id=1)),
+        Submit(Request(prompt=(4,), max_new_tokens=9, deadline_s=4)),
+        Submit(Request(prompt=(5, 6), max_new_tokens=5, deadline_s=4)),
+        Step(2),
+        Submit(Request(prompt=(1, 2), max_new_tokens=3)),
+        Cancel(0),
+        Step(1, rows=(1,)),
+        Wait(3, 2),
+        Submit(Request(prompt=(7,), max_new_tokens=2)),
+    ),
+    settings={"slots": 2},
+)
+"""Joins, leaves, deadlines, a cancel, a wait and named rows, with two slots for five requests."""
+
+
+def ask(new: int = 3, **extras: int) -> Submit:
+    return Submit(Request(prompt=(1,), max_new_tokens=new, **extras))  # type: ignore[arg-type]
+
+
+def played(target: type[Honest], *ops: Op, audit: bool = False) -> Trace:
+    return replay(Scripted(target, audit=audit), Schedule(ops=ops))
+
+
+def steps(trace: Trace) -> int:
+    return sum(isinstance(event, Stepped) for event in trace)
+
+
+def last(trace: Trace) -> Event:
+    """The last event, which is the one that ended the replay."""
+    return trace[-1]
+
+
+def test_two_replays_of_a_schedule_are_the_same_bit_for_bit(slots: SlotsFactory) -> None:
+    first, second = replay(slots, BUSY), replay(slots, BUSY)
+    assert first_departure(first, second) is None
+    assert digest(first) == digest(second)
+    assert {Reason.DEADLINE, Reason.CANCELLED, Reason.LENGTH} == {
+        event.reason for event in first if isinstance(event, Finished)
+    }
+
+
+def test_fifty_replays_have_one_order() -> None:
+    lives: list[Op] = []
+    for index in range(12):
+        lives += [ask(1 + index % 4, deadline_s=1 + index % 3), Step(index % 2), Cancel(index // 2)]
+    orders = set()
+    for _ in range(50):
+        trace = played(Honest, *lives)
+        orders.add(tuple((type(event).__name__, getattr(event, "submission", None)) for event in trace))
+    assert len(orders) == 1
+
+
+def test_a_schedule_is_played_in_its_order_and_then_drained() -> None:
+    trace = played(Honest, ask(2), Step(), ask(1))
+    assert [event for event in trace if not isinstance(event, Emitted)] == [
+        Asked(0),
+        Admitted(0, 0),
+        Asked(1),
+        Stepped(0),
+        Asked(2),
+        Admitted(1, 1),
+        Asked(3),
+        Stepped(1),
+        Finished(0, Reason.LENGTH, (2, 3)),
+        Freed(0, 0),
+        Finished(1, Reason.LENGTH, (2,)),
+        Freed(1, 1),
+    ]
+
+
+def test_deadlines_that_come_together_expire_in_the_order_of_submission() -> None:
+    for first, second in ((3, 2), (2, 1)):
+        trace = played(Honest, ask(9, deadline_s=first), ask(9, deadline_s=first), Step(), ask(9, deadline_s=second))
+        ends = [event for event in trace if isinstance(event, Finished)]
+        assert [(event.submission, event.reason) for event in ends] == [(who, Reason.DEADLINE) for who in range(3)]
+
+
+def test_a_step_is_a_second_of_a_deadline() -> None:
+    (end,) = [event for event in played(Honest, Step(2), ask(9, deadline_s=3)) if isinstance(event, Finished)]
+    assert (end.reason, len(end.tokens)) == (Reason.DEADLINE, 3)
+
+
+def test_a_wait_holds_the_next_op_until_so_many_tokens_have_come() -> None:
+    trace = played(Honest, ask(9), Wait(0, 4), ask(1))
+    assert steps(trace[: trace.index(Asked(2))]) == 4
+
+
+def test_a_wait_ends_with_the_request_it_waits_for() -> None:
+    trace = played(Honest, ask(2), Wait(0, 5), ask(1))
+    assert steps(trace[: trace.index(Asked(2))]) == 2
+
+
+@pytest.mark.parametrize("tokens", [0, 2, 3])
+def test_a_wait_for_tokens_that_have_come_takes_no_step(tokens: int) -> None:
+    trace = played(Honest, ask(9), Step(3), Wait(0, tokens), ask(1))
+    assert steps(trace[: trace.index(Asked(3))]) == 3
+
+
+def test_only_named_rows_advance() -> None:
+    trace = played(Honest, ask(9), ask(9), Step(2, rows=(1,)), Step(1, rows=(0,)), Cancel(0), Cancel(1))
+    assert [event.submission for event in trace if isinstance(event, Emitted)] == [1, 1, 0]
+
+
+def test_a_target_is_closed_after_its_replay() -> None:
+    factory = Scripted(Honest)
+    replay(factory, Schedule(ops=(ask(),)))
+    assert factory.opened[0].closed
+
+
+def test_settings_that_are_not_the_target_s_are_bad_input(slots: SlotsFactory) -> None:
+    with pytest.raises(BadInput, match=r"^slots must be a whole number in 1\.\.1024, got 0$"):
+        replay(slots, Schedule(ops=(), settings={"slots": 0}))
+
+
+class BreaksInSubmit(Honest):
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        raise RuntimeError("no\nmore")
+
+
+class BreaksInStep(Honest):
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        raise RuntimeError("no\nmore")
+
+
+class BreaksInCancel(Honest):
+    def cancel(self, submission: int, reason: Reason) -> list[Event]:
+        raise RuntimeError("no\nmore")
+
+
+class BreaksInAudit(Honest):
+    def audit(self) -> Audit | None:
+        raise RuntimeError("no\nmore")
+
+
+class BreaksInClose(Honest):
+    def close(self) -> None:
+        raise RuntimeError("no\nmore")
+
+
+@pytest.mark.parametrize(
+    ("target", "ops", "doing"),
+    [
+        (BreaksInSubmit, (ask(), Step()), "submit"),
+        (BreaksInStep, (ask(), Step(), ask()), "step"),
+        (BreaksInCancel, (ask(), Step(), Cancel(0)), "cancel"),
+        (BreaksInCancel, (ask(9, deadline_s=1), Step(3)), "cancel"),
+        (BreaksInAudit, (ask(), Step()), "audit"),
+        (BreaksInClose, (ask(),), "close"),
+    ],
+)
+def test_what_the_target_raises_is_an_event_and_ends_the_replay(
+    target: type[Honest], ops: tuple[Op, ...], doing: str
+) -> None:
+    trace = played(target, *ops, audit=True)
+    assert last(trace) == Crashed(doing, "RuntimeError: no more", (0,) if doing != "close" else ())
+    assert sum(isinstance(event, Crashed) for event in trace) == 1
+
+
+class SpeaksOfNobody(Honest):
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        return [Emitted(7, 1)]
+
+
+def test_an_event_for_a_request_that_there_is_not_ends_the_replay_as_a_crash() -> None:
+    assert isinstance(last(played(SpeaksOfNobody, ask())), Crashed)
+
+
+class Idle(Honest):
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        return []
+
+
+def test_a_target_that_never_advances_is_stalled() -> None:
+    trace = played(Idle, ask(), ask(), Step(10), ask())
+    assert last(trace) == Stalled((0, 1), IDLE_STEPS_MAX)
+    assert steps(trace) == IDLE_STEPS_MAX
+
+
+def test_a_target_that_idles_while_nobody_asks_is_not_stalled() -> None:
+    trace = played(Honest, Step(10), ask(1), Step(10))
+    assert not any(isinstance(event, Stalled) for event in trace)
+    assert steps(trace) == 20
+
+
+def test_steps_for_others_do_not_stall_a_request() -> None:
+    trace = played(Honest, ask(1), Step(10, rows=(0,)), ask(1), Step(10, rows=(0,)), Step())
+    assert not any(isinstance(event, Stalled) for event in trace)
+
+
+class Endless(Honest):
+    def advance(self, submission: int) -> list[Event]:
+        return [Emitted(submission, 1)]
+
+
+def test_a_request_that_gets_tokens_for_ever_is_stalled() -> None:
+    trace = played(Endless, ask(2), ask(400))
+    assert isinstance(last(trace), Stalled)
+    assert last(trace) == Stalled((0,), 0)
+    assert steps(trace) < 40
+
+
+class Chatty(Honest):
+    """Says something in every step and never gets on with it. (Gives in by itself, so that the test ends.)"""
+
+    said = 0
+
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        self.said += 1
+        if self.said > 1000:
+            raise RuntimeError("a thousand steps and still asked")
+        return [Freed(0, 0)]
+
+
+class Deaf(Chatty):
+    """Goes on giving tokens to a request that has ended, while another waits."""
+
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        super().step(rows)
+        return [Emitted(0, 1)]
+
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        return [Refused(0, "no")] if submission == 0 else []
+
+
+@pytest.mark.parametrize("target", [Chatty, Deaf])
+def test_a_target_that_says_much_and_does_nothing_is_stalled(target: type[Honest]) -> None:
+    assert isinstance(last(played(target, ask(), ask())), Stalled)

@@ -1,0 +1,204 @@
+"""The shrinker against failures whose smallest schedule is known, without any target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+import pytest
+import trio
+
+from fuzz.edits import reductions
+from fuzz.shrink import EVALUATIONS_MAX, Shrunk, shrink, sort_key
+from oracle.finding import Finding
+from targets.protocol import Cancel, CheckName, Kind, Knob, Op, Request, Schedule, Setting, Step, Submit, Wait, submissions
+
+KNOBS = (Knob(name="slots", default=4, values=(4, 1, 2), low=1, high=8), Knob(name="order", default="a", values=("a", "b")))
+LARGE = Schedule(
+    ops=(
+        *(Submit(Request(prompt=tuple(range(20 + who, 40)), max_new_tokens=9, client_id=who % 3)) for who in range(6)),
+        Step(4),
+        Submit(Request(prompt=(7, 8, 9), max_new_tokens=5, stop=(1, 2, 3), deadline_s=9)),
+        Wait(3, 2),
+        Cancel(2),
+        Step(2, rows=(0, 6)),
+        Cancel(6),
+    ),
+    settings={"slots": 2, "order": "b"},
+)
+
+Fails = Callable[[Schedule], bool]
+
+
+class Evaluator:
+    """Says of a schedule whether it fails, and remembers what it was asked."""
+
+    def __init__(self, fails: Fails, victim: int | None) -> None:
+        self.fails = fails
+        self.victim = victim
+        self.asked: list[Schedule] = []
+
+    async def __call__(self, schedule: Schedule) -> Finding | None:
+        self.asked.append(schedule)
+        return finding(self.victim) if self.fails(schedule) else None
+
+
+def finding(victim: int | None) -> Finding:
+    return Finding(kind=Kind.LEAK, check=CheckName.SWAP, what="", submission=victim)
+
+
+def shrunk(fails: Fails, schedule: Schedule = LARGE, fixed: Collection[str] = (), victim: int | None = 0) -> Shrunk:
+    """The smallest schedule found; it fails, every step towards it was asked for, and none was asked for twice."""
+    evaluate = Evaluator(fails, victim)
+    result = trio.run(shrink, schedule, finding(victim), KNOBS, fixed, evaluate)
+    assert fails(result.schedule)
+    keys = [asked.key() for asked in evaluate.asked]
+    assert len(keys) == len(set(keys)) == result.evaluations <= EVALUATIONS_MAX
+    return result
+
+
+def tokens(schedule: Schedule) -> int:
+    return sum(len(request.prompt) for request in submissions(schedule))
+
+
+def ask(*prompt: int, new: int = 1, **extras: object) -> Submit:
+    return Submit(Request(prompt=prompt, max_new_tokens=new, **extras))  # type: ignore[arg-type]
+
+
+def has(kind: type[Op]) -> Fails:
+    return lambda schedule: any(isinstance(op, kind) for op in schedule.ops)
+
+
+KNOWN: dict[str, tuple[Fails, tuple[Op, ...], dict[str, Setting]]] = {
+    "anything": (lambda schedule: True, (ask(1),), {}),
+    "two requests": (lambda schedule: len(submissions(schedule)) >= 2, (ask(1), ask(2)), {}),
+    "seven tokens": (lambda schedule: tokens(schedule) >= 7, (ask(*[1] * 7),), {}),
+    "a budget of three": (
+        lambda schedule: any(request.max_new_tokens >= 3 for request in submissions(schedule)),
+        (ask(1, new=3),),
+        {},
+    ),
+    "a cancel": (has(Cancel), (ask(1), Cancel(0)), {}),
+    "named rows": (
+        lambda schedule: any(isinstance(op, Step) and op.rows for op in schedule.ops),
+        (ask(1), Step(1, rows=(0,))),
+        {},
+    ),
+    "a setting": (lambda schedule: schedule.settings.get("order") == "b", (ask(1),), {"order": "b"}),
+    "a stop id": (lambda schedule: any(request.stop for request in submissions(schedule)), (ask(1, stop=(1,)),), {}),
+    "a deadline": (
+        lambda schedule: any(request.deadline_s for request in submissions(schedule)),
+        (ask(1, deadline_s=9),),
+        {},
+    ),
+    "two prompts that begin alike": (
+        lambda schedule: len({request.prompt[:1] for request in submissions(schedule)}) < len(submissions(schedule)),
+        (ask(1), ask(1)),
+        {},
+    ),
+    "two prompts that end alike": (
+        lambda schedule: len({request.prompt[-1] for request in submissions(schedule)}) < len(submissions(schedule)),
+        (ask(1), ask(1)),
+        {},
+    ),
+    "more requests than slots": (
+        lambda schedule: len(submissions(schedule)) > int(schedule.settings.get("slots", 4)),
+        (ask(1), ask(2)),
+        {"slots": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("fails", "ops", "settings"), KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("victim", [0, 6, None])
+def test_the_smallest_known_schedule_is_found(
+    fails: Fails, ops: tuple[Op, ...], settings: dict[str, Setting], victim: int | None
+) -> None:
+    result = shrunk(fails, victim=victim)
+    assert result.minimal
+    assert result.schedule == Schedule(ops=ops, settings=settings)
+
+
+@pytest.mark.parametrize("fails", [fails for fails, _, _ in KNOWN.values()], ids=KNOWN)
+def test_no_single_reduction_of_the_result_fails(fails: Fails) -> None:
+    result = shrunk(fails)
+    assert not any(fails(less) for less in reductions(result.schedule) if sort_key(less) < sort_key(result.schedule))
+
+
+def test_a_result_that_is_called_minimal_is_so_after_its_ids_were_renamed() -> None:
+    def fails(schedule: Schedule) -> bool:
+        """Large ids hide how few tokens it takes."""
+        largest = max(max(request.prompt) for request in submissions(schedule))
+        return tokens(schedule) >= (4 if largest > 9 else 2)
+
+    result = shrunk(fails)
+    assert result.minimal
+    assert not any(fails(less) for less in reductions(result.schedule) if sort_key(less) < sort_key(result.schedule))
+
+
+def test_a_step_is_taken_from_a_wait_and_from_the_answer_that_it_waits_for() -> None:
+    def fails(schedule: Schedule) -> bool:
+        """The first request must end in just the step before the second comes."""
+        steps = sum(op.count for op in schedule.ops[1:-1] if isinstance(op, Step))
+        first = submissions(schedule)[0]
+        return len(submissions(schedule)) == 2 and steps == first.max_new_tokens > 0
+
+    schedule = Schedule(ops=(ask(1, 2, new=6), Step(6), ask(3, new=4)))
+    assert shrunk(fails, schedule).schedule == Schedule(ops=(ask(1), Step(), ask(2)))
+
+
+def test_a_schedule_that_is_minimal_already_is_kept() -> None:
+    smallest = Schedule(ops=(ask(1), ask(1)))
+    assert shrunk(lambda schedule: len(submissions(schedule)) >= 2, smallest).schedule == smallest
+
+
+def test_fixed_settings_are_no_part_of_the_search() -> None:
+    result = shrunk(lambda _: True, fixed={"order"})
+    assert result.schedule.settings == {"order": "b"}
+
+
+def test_a_result_is_not_called_minimal_when_the_evaluations_ran_out() -> None:
+    unequal = tuple(ask(*range(100 * who, 100 * who + 80), new=200) for who in range(40))
+
+    def fails(schedule: Schedule) -> bool:
+        """Nothing at all can be taken away but the last prompt token of one request at a time."""
+        return len(submissions(schedule)) == 40 and min(request.max_new_tokens for request in submissions(schedule)) == 200
+
+    result = shrunk(fails, Schedule(ops=unequal))
+    assert result.evaluations == EVALUATIONS_MAX
+    assert not result.minimal
+
+
+ORDER: tuple[tuple[str, Schedule], ...] = (
+    ("nothing to add", Schedule(ops=(ask(1),))),
+    ("larger ids", Schedule(ops=(ask(2),))),
+    ("an extra", Schedule(ops=(ask(1, client_id=0),))),
+    ("a setting", Schedule(ops=(ask(1),), settings={"slots": 1})),
+    ("an op", Schedule(ops=(ask(1), Step(0)))),
+    ("a step", Schedule(ops=(ask(1), Step(1)))),
+    ("more ops", Schedule(ops=(ask(1), Step(1), Cancel(0)))),
+    ("more tokens", Schedule(ops=(ask(1, 1),))),
+    ("more requests", Schedule(ops=(ask(1), ask(1)))),
+)
+
+
+def test_simpler_is_fewer_requests_then_tokens_then_ops_then_steps_then_settings_then_extras_then_ids() -> None:
+    keys = [sort_key(schedule) for _, schedule in ORDER]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+
+
+def test_shrinking_accepts_only_what_fails_and_is_simpler() -> None:
+    accepted: list[Schedule] = []
+
+    def fails(schedule: Schedule) -> bool:
+        fine = tokens(schedule) % 2 == 1
+        if fine:
+            accepted.append(schedule)
+        return fine
+
+    odd = msgspec.structs.replace(LARGE, ops=(*LARGE.ops, ask(1)) if tokens(LARGE) % 2 == 0 else LARGE.ops)
+    result = shrunk(fails, odd)
+    keys = [sort_key(schedule) for schedule in accepted]
+    assert sort_key(result.schedule) == min(keys)
+    assert result.schedule == Schedule(ops=(ask(1),))

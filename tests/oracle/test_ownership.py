@@ -1,0 +1,137 @@
+"""Ownership: one owner a slot, nothing held by the dead, nothing lost, every length the owner's own."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from oracle.checks.ownership import ownership
+from targets.protocol import (
+    Admitted,
+    Asked,
+    Audit,
+    Audited,
+    Emitted,
+    Event,
+    Finished,
+    Freed,
+    Holding,
+    Reason,
+    Refused,
+    Stepped,
+)
+from tests.oracle.handmade import asked, sentences
+
+SCHEDULE = asked((1, 2, 3), (4,), (5,), new=3)
+RUNNING: tuple[Event, ...] = (
+    Asked(0),
+    Asked(1),
+    Asked(2),
+    Stepped(0),
+    Admitted(0, 1),
+    Admitted(1, 0),
+    Emitted(0, 7),
+    Emitted(1, 7),
+    Stepped(1),
+    Emitted(0, 7),
+    Emitted(1, 7),
+)
+"""Of three requests, #0 runs in slot 1 and #1 in slot 0, two tokens each; #2 waits. There are three slots."""
+ENDED = (*RUNNING, Finished(1, Reason.LENGTH, (7, 7)), Freed(1, 0))
+
+
+def held(slot: int, *owners: int, cells: int, visible: int | None = None) -> Holding:
+    return Holding(slot, owners, cells, cells if visible is None else visible)
+
+
+def account(*holdings: Holding, free: tuple[int, ...] = (2,), queued: tuple[int, ...] = (2,), slots: int = 3) -> Audited:
+    return Audited(Audit(held=holdings, free=free, queued=queued, slots=slots))
+
+
+FIRST, SECOND = held(0, 1, cells=2), held(1, 0, cells=4)
+
+HONEST = {
+    "two run and one waits": (RUNNING, account(FIRST, SECOND)),
+    "one has ended": (ENDED, account(SECOND, free=(2, 0))),
+    "admitted, not run": ((*RUNNING[:6],), account(held(0, 1, cells=0), held(1, 0, cells=0))),
+    "the last was refused": (
+        (*RUNNING, Refused(2, "queue full")),
+        account(FIRST, SECOND, queued=()),
+    ),
+    "cancelled while it waited": (
+        (*RUNNING, Finished(2, Reason.CANCELLED, ())),
+        account(FIRST, SECOND, queued=()),
+    ),
+}
+
+AMISS = {
+    "free twice": (RUNNING, account(FIRST, SECOND, free=(2, 2)), "slot 2 is free twice"),
+    "held and free": (RUNNING, account(FIRST, SECOND, free=(2, 0)), "slot 0 is held and free"),
+    "lost slot": (RUNNING, account(FIRST, SECOND, free=()), "2 slots are held and 0 free, of 3"),
+    "two owners": (RUNNING, account(held(0, 0, 1, cells=2), SECOND), "slot 0 has 2 owners: [0, 1]"),
+    "no owner": (RUNNING, account(held(0, cells=2), SECOND), "slot 0 has 0 owners: []"),
+    "dead owner": (
+        ENDED,
+        account(FIRST, SECOND),
+        "slot 0 is held by request #1, which is not running",
+    ),
+    "a waiting request holds a slot": (
+        RUNNING,
+        account(FIRST, SECOND, held(2, 2, cells=0), free=()),
+        "slot 2 is held by request #2, which is not running",
+    ),
+    "too many cells": (
+        RUNNING,
+        account(held(0, 1, cells=3), SECOND),
+        "slot 0 of request #1 has 3 cells, 3 visible, but 2 of its tokens were run",
+    ),
+    "too few cells seen": (
+        RUNNING,
+        account(FIRST, held(1, 0, cells=4, visible=3)),
+        "slot 1 of request #0 has 4 cells, 3 visible, but 4 of its tokens were run",
+    ),
+    "cells before it ran": (
+        (*RUNNING[:6],),
+        account(held(0, 1, cells=0), held(1, 0, cells=5)),
+        "slot 1 of request #0 has 5 cells, 5 visible, but 0 of its tokens were run",
+    ),
+    "in another slot": (
+        RUNNING,
+        account(FIRST, held(2, 0, cells=4), free=(1,)),
+        "request #0 was given slot 1 but holds 2",
+    ),
+    "holds none": (RUNNING, account(FIRST, free=(2, 1)), "request #0 was given slot 1 but holds none"),
+    "not queued": (RUNNING, account(FIRST, SECOND, queued=()), "requests [] are queued, but [2] are waiting"),
+    "queued twice": (RUNNING, account(FIRST, SECOND, queued=(2, 2)), "requests [2, 2] are queued, but [2] are waiting"),
+    "queued though it runs": (
+        RUNNING,
+        account(FIRST, SECOND, queued=(1, 2)),
+        "requests [1, 2] are queued, but [2] are waiting",
+    ),
+}
+
+
+@pytest.mark.parametrize(("events", "audited"), HONEST.values(), ids=HONEST)
+def test_an_account_that_adds_up_has_no_complaint(events: tuple[Event, ...], audited: Audited) -> None:
+    assert sentences(ownership, SCHEDULE, *events, audited) == []
+
+
+@pytest.mark.parametrize(("events", "audited", "complaint"), AMISS.values(), ids=AMISS)
+def test_an_account_that_does_not_add_up_is_said(events: tuple[Event, ...], audited: Audited, complaint: str) -> None:
+    assert sentences(ownership, SCHEDULE, *events, audited) == [complaint]
+
+
+def test_only_the_first_wrong_account_is_reported() -> None:
+    wrong = account(FIRST, SECOND, free=(2, 2))
+    assert len(sentences(ownership, SCHEDULE, *RUNNING, wrong, wrong)) == 1
+
+
+def test_a_target_without_accounts_is_not_complained_of() -> None:
+    assert sentences(ownership, SCHEDULE, *RUNNING) == []
+
+
+def test_the_order_of_the_queue_and_of_the_free_slots_is_the_target_s_own() -> None:
+    free = tuple(deque((0, 2)))
+    assert sentences(ownership, SCHEDULE, *ENDED, account(SECOND, free=free)) == []
+    assert sentences(ownership, SCHEDULE, *ENDED, account(SECOND, free=free[::-1])) == []

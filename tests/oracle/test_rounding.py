@@ -1,0 +1,45 @@
+"""Rounding: how far logits may move when only the arithmetic changes, measured without the defendant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fuzz.conductor import run_trio
+from fuzz.judge import Judge
+from oracle.rounding import FACTOR, bound, envelope
+from targets.decoder import SlotsFactory
+from targets.faults import FAULTS
+from targets.models import Model
+
+
+class Loud(nn.Module):
+    """A network that answers a lone request otherwise than the same request in a batch."""
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> torch.Tensor:
+        return torch.zeros(*input_ids.shape, 8) + (len(input_ids) > 1) * 0.25
+
+    def parameters(self, recurse: bool = True) -> object:  # type: ignore[override]
+        return iter([torch.zeros(1)])
+
+
+def test_the_envelope_is_the_largest_difference_between_forwards_of_unequal_shape() -> None:
+    assert envelope(Loud(), vocabulary=8) == 0.25
+    assert bound(Loud(), vocabulary=8) == 0.25 * FACTOR
+
+
+@pytest.mark.slow
+def test_the_envelope_is_tiny_in_float64_positive_in_float32_and_larger_in_bfloat16(tiny: Model) -> None:
+    size = {name: envelope(tiny.load(name, name, "cpu"), 320) for name in ("float64", "float32", "bfloat16")}
+    assert 0 < size["float32"] < size["bfloat16"]
+    assert size["float64"] < 1e-12 < size["float32"] < 1e-3
+
+
+@pytest.mark.slow
+def test_a_target_cannot_widen_the_bound_it_is_judged_by(tiny: Model) -> None:
+    fault = FAULTS["position-restarts"]
+    honest, broken = Judge(SlotsFactory(tiny)), Judge(SlotsFactory(tiny, fault.plant()))
+    for schedule in fault.smallest.values():
+        assert run_trio(broken.judge, schedule).findings
+    assert broken.reference({}).bound == honest.reference({}).bound

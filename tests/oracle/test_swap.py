@@ -1,0 +1,187 @@
+"""The swap: what it exchanges, what it leaves, and what a change of bits means."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from fuzz.conductor import replay, run_trio
+from fuzz.judge import Judge
+from oracle.case import Alphabet
+from oracle.checks.swap import swap, swapped
+from targets.decoder import SlotsFactory
+from targets.faults import FAULTS
+from targets.models import Model
+from targets.protocol import (
+    Asked,
+    Audited,
+    CheckName,
+    Emitted,
+    Event,
+    Finished,
+    Kind,
+    Reason,
+    Request,
+    Schedule,
+    Step,
+    Stepped,
+    Submit,
+    Trace,
+    submissions,
+)
+from tests.oracle.handmade import asked, case_of, report_of
+
+ALPHABET = Alphabet(16, special_ids=(0, 8))
+ORDINARY = tuple(token for token in range(16) if token not in (0, 8))
+
+
+def answered(schedule: Schedule, *answers: tuple[int, ...], shift: float = 0.0, reason: Reason = Reason.LENGTH) -> Trace:
+    """Everybody is answered at once; `shift` moves the logits of the first request's last token."""
+    told: list[Event] = [Asked(index) for index in range(len(schedule.ops))]
+    told.append(Stepped(0))
+    for who, answer in enumerate(answers):
+        for index, token in enumerate(answer):
+            moved = shift if who == 0 and index == len(answer) - 1 else 0.0
+            told.append(Emitted(who, token, torch.tensor([moved, 1.0])))
+        told.append(Finished(who, reason, answer))
+    return tuple(told)
+
+
+def exchanged(schedule: Schedule, *answers: tuple[int, ...], alphabet: Alphabet = ALPHABET) -> tuple[Request, ...]:
+    """The requests when #0 is the victim and the others are swapped."""
+    case = case_of(schedule, answered(schedule, *answers), alphabet=alphabet)
+    return submissions(swapped(case, [0], range(1, len(case.requests))))
+
+
+def test_no_ordinary_token_keeps_its_place_and_no_two_share_one() -> None:
+    schedule = asked((2,), ORDINARY)
+    _, other = exchanged(schedule, (1, 1), (1, 1))
+    assert sorted(other.prompt) == sorted(ORDINARY)
+    assert all(image != token for image, token in zip(other.prompt, ORDINARY, strict=True))
+
+
+def test_special_ids_and_ids_past_the_vocabulary_stay() -> None:
+    _, other = exchanged(asked((2,), (0, 16, 8, 3)), (1, 1), (1, 1))
+    assert other.prompt[:3] == (0, 16, 8)
+    assert other.prompt[3] != 3
+
+
+def test_the_victim_and_the_ops_stay_as_they_are() -> None:
+    victim = Submit(Request(prompt=(1, 2), max_new_tokens=2, stop=(5,), client_id=3, deadline_s=9))
+    schedule = Schedule(ops=(victim, Step(2), *asked((3,)).ops, Step(rows=(0,))), settings={"slots": 2})
+    case = case_of(schedule, answered(schedule, (1, 1), (2, 2)), alphabet=ALPHABET)
+    changed = swapped(case, [0], [1])
+    assert changed.settings == schedule.settings
+    assert [op for op in changed.ops if not isinstance(op, Submit)] == [Step(2), Step(rows=(0,))]
+    assert changed.ops[0] == victim
+
+
+def test_a_prefix_shared_with_the_victim_is_kept() -> None:
+    _, other = exchanged(asked((1, 2, 3, 4), (1, 2, 3, 9, 9)), (1, 1), (1, 1))
+    assert other.prompt[:3] == (1, 2, 3)
+    assert 9 not in other.prompt[3:]
+
+
+def test_what_is_shared_with_the_victim_is_not_lengthened() -> None:
+    for size in range(3, 30):
+        _, other = exchanged(asked((1, 2), (1, 1), new=size), (1, 1), (1, 1), alphabet=Alphabet(4, (0,)))
+        assert other.prompt == (1, 3), "of the two images that 1 may have, 2 would share more with the victim"
+
+
+def test_stop_ids_go_through_the_same_bijection_as_the_prompt() -> None:
+    submit = Submit(Request(prompt=(3, 5), max_new_tokens=2, stop=(5, 8)))
+    _, other = exchanged(Schedule(ops=(*asked((1,)).ops, submit)), (1, 1), (1, 5))
+    assert other.stop == (other.prompt[1], 8)
+
+
+def test_tokens_that_were_emitted_are_forced_to_their_images() -> None:
+    _, other = exchanged(asked((1,), (3, 5)), (1, 1), (5, 0, 3))
+    assert other.forced == (other.prompt[1], 0, other.prompt[0])
+
+
+def test_a_request_alone_is_not_swapped() -> None:
+    schedule = asked((1,))
+    report = report_of(swap, case_of(schedule, answered(schedule, (1, 1))))
+    assert (report.pairs, report.pairs_undecided, report.findings) == (0, 0, [])
+
+
+BEFORE = asked((1, 2), (3, 4))
+"""Either request may be the victim: with `thorough` each is, the first one first."""
+
+
+@pytest.mark.parametrize(
+    ("after", "kinds", "pairs", "undecided"),
+    [
+        pytest.param({}, [], 2, 0, id="the same bits: nothing is found"),
+        pytest.param({"shift": 1e-7}, [Kind.LEAK], 1, 0, id="other bits: a leak"),
+        pytest.param({"reason": Reason.STOP}, [], 0, 2, id="another skeleton: undecided"),
+    ],
+)
+def test_the_victim_s_bits_decide(after: dict[str, float], kinds: list[Kind], pairs: int, undecided: int) -> None:
+    case = case_of(BEFORE, answered(BEFORE, (5, 6), (7, 8)), thorough=True)
+    report = report_of(swap, case, lambda _: answered(BEFORE, (5, 6), (7, 8), **after))  # type: ignore[arg-type]
+    assert [finding.kind for finding in report.findings] == kinds
+    assert (report.pairs, report.pairs_undecided) == (pairs, undecided)
+
+
+def test_bits_that_change_before_the_skeleton_departs_are_a_leak() -> None:
+    case = case_of(BEFORE, answered(BEFORE, (5, 6), (7, 8)), thorough=True)
+    report = report_of(swap, case, lambda _: answered(BEFORE, (5, 6), (7, 8), shift=1e-7, reason=Reason.STOP))
+    (finding,) = report.findings
+    assert (finding.kind, finding.check, finding.submission, finding.position) == (Kind.LEAK, CheckName.SWAP, 0, 1)
+
+
+def test_a_trace_that_stops_short_is_undecided() -> None:
+    case = case_of(BEFORE, answered(BEFORE, (5, 6), (7, 8)), thorough=True)
+    report = report_of(swap, case, lambda _: answered(BEFORE, (5, 6), (7, 8))[:-1])
+    assert (report.pairs, report.pairs_undecided) == (0, 2)
+
+
+def test_one_half_a_schedule_is_swapped_and_the_same_half_each_time() -> None:
+    schedule = asked(*((prompt,) for prompt in range(1, 7)))
+    answers = ((5, 6),) * 6
+    variants: list[Schedule] = []
+    for _ in range(2):
+        case = case_of(schedule, answered(schedule, *answers), alphabet=ALPHABET)
+
+        def play(variant: Schedule) -> Trace:
+            variants.append(variant)
+            return answered(schedule, *answers)
+
+        report_of(swap, case, play)
+    assert len(variants) == 2
+    assert variants[0] == variants[1]
+    pairs = zip(submissions(schedule), submissions(variants[0]), strict=True)
+    assert sum(before != after for before, after in pairs) == 3
+
+
+def test_an_honest_decoder_passes_the_swap(slots: SlotsFactory) -> None:
+    schedule = Schedule(ops=(*asked((1, 2), (3,), new=4).ops, Step(2), *asked((5, 6, 7), new=3).ops), settings={"slots": 2})
+    trace = replay(slots, schedule)
+    alphabet = Alphabet(slots.vocabulary, slots.special_ids)
+    report = report_of(swap, case_of(schedule, trace, alphabet=alphabet, thorough=True), functools.partial(replay, slots))
+    assert (report.findings, report.pairs, report.pairs_undecided) == ([], 3, 0)
+    assert any(isinstance(event, Audited) for event in trace), "accounts are no part of the comparison"
+
+
+def test_requests_that_have_left_are_neighbours_too(tiny: Model) -> None:
+    fault = FAULTS["stale-length"]
+    schedule = fault.smallest[Kind.LEAK]
+    judge = Judge(SlotsFactory(tiny, fault.plant()))
+    judgement = run_trio(functools.partial(judge.judge, thorough=True), schedule, [CheckName.SWAP])
+    (finding,) = judgement.findings
+    assert (finding.kind, finding.submission, finding.sources) == (Kind.LEAK, 1, (0,))
+    ends = [index for index, event in enumerate(judgement.trace) if isinstance(event, Finished)]
+    assert ends[0] < judgement.trace.index(Asked(2)) < ends[1], "#0 has ended before #1 asks"
+
+
+def test_of_several_neighbours_the_source_is_named(tiny: Model) -> None:
+    fault = FAULTS["late-token"]
+    schedule = Schedule(ops=(*asked((9,), new=6).ops, *asked((1,), new=1).ops, Step(), *asked((2,), new=1).ops))
+    judge = Judge(SlotsFactory(tiny, fault.plant()))
+    judgement = run_trio(functools.partial(judge.judge, thorough=True), schedule, [CheckName.SWAP])
+    (finding,) = judgement.findings
+    assert (finding.submission, finding.sources) == (2, (1,))
+    assert finding.what == "request #2 depends on what #1 asked"

@@ -1,0 +1,42 @@
+"""Plants a fault, or its honest twin, in the built-in decoder, with a probe that tells what became of it."""
+
+from __future__ import annotations
+
+from fuzz.conductor import run_trio
+from fuzz.judge import Judge, Judgement
+from targets.decoder import SlotsFactory
+from targets.faults import FAULTS, Probe
+from targets.models import Model, find_model
+from targets.protocol import Kind, Schedule, submissions
+
+NAMES = tuple(FAULTS)
+SMALLEST = [(name, kind) for name in NAMES for kind in FAULTS[name].kinds]
+"""Every fault with every kind that it declares."""
+
+
+def plant(tiny: Model, name: str, honest: bool = False) -> tuple[SlotsFactory, Probe]:
+    """A factory whose decoder has the fault, or its twin, and the probe that is in it."""
+    fault, probe = FAULTS[name], Probe(honest)
+    model = tiny if fault.models[0] == tiny.name else find_model(fault.models[0])
+    return SlotsFactory(model, fault.plant(probe=probe)), probe
+
+
+def smallest(name: str, kind: Kind) -> Schedule:
+    """The smallest schedule known on which the fault shows as this kind, with the settings that the fault needs."""
+    known = FAULTS[name].smallest[kind]
+    return Schedule(ops=known.ops, settings={**FAULTS[name].settings, **known.settings})
+
+
+def judged(factory: SlotsFactory, schedule: Schedule) -> Judgement:
+    """What all checks say of a schedule, with every victim tried in turn."""
+
+    async def judge() -> Judgement:
+        return await Judge(factory).judge(schedule, thorough=True)
+
+    return run_trio(judge)
+
+
+def size(schedule: Schedule) -> tuple[int, int]:
+    """Requests, and prompt and new tokens together."""
+    requests = submissions(schedule)
+    return len(requests), sum(len(request.prompt) + request.max_new_tokens for request in requests)

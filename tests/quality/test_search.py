@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fuzz.conductor import run_trio
+from fuzz.search import Failure, Limits, Search
+from oracle.finding import Verdict
+from targets import attention
+from targets.faults import FAULTS
+from targets.models import Model
+from targets.protocol import CheckName, Factory, Kind, Setting
+from tests.quality.planting import NAMES, plant, size, smallest
+
+SCHEDULES, TWIN_SCHEDULES = 120, 30
+EVALUATIONS_MAX = 200
+
+
+def first_failures(factory: Factory, settings: dict[str, Setting] | None = None) -> list[Failure]:
+    """What the first failing schedule of a search with seed 0 is shrunk to."""
+    search = Search(factory, 0, Limits(schedules=SCHEDULES), settings)
+
+    async def go() -> list[Failure]:
+        for schedule in itertools.islice(search.generate(), SCHEDULES):
+            await search.one(schedule)
+            if search.tally.failures:
+                break
+        assert search.tally.unstable == search.tally.crashed_checks == search.tally.unknown == []
+        return search.tally.failures
+
+    return run_trio(go)
+
+
+def assert_passes(factory: Factory, settings: dict[str, Setting] | None = None) -> None:
+    """Raises where a search with seed 0 finds anything or leaves anything undecided."""
+    search = Search(factory, 0, Limits(schedules=TWIN_SCHEDULES), settings)
+    tally = run_trio(search.run)
+    assert tally.verdict is Verdict.PASS, (tally.failures, tally.unknown, tally.unstable, tally.crashed_checks)
+    assert (tally.schedules, tally.failing) == (TWIN_SCHEDULES, 0)
+    assert tally.report.pairs > TWIN_SCHEDULES // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model, name: str) -> None:
+    fault = FAULTS[name]
+    factory, probe = plant(tiny, name)
+    failures = first_failures(factory, dict(fault.settings))
+    assert probe.changed
+    assert failures, f"not found in {SCHEDULES} schedules"
+    for failure in failures:
+        assert failure.finding.kind in fault.kinds
+        assert failure.finding.check in fault.checks
+        requests, tokens = size(failure.schedule)
+        requests_known, tokens_known = size(smallest(name, failure.finding.kind))
+        assert requests <= requests_known + 1
+        assert tokens <= tokens_known + 2
+        assert failure.minimal
+        assert failure.evaluations <= EVALUATIONS_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_honest_twin_of_a_fault_passes(tiny: Model, name: str) -> None:
+    factory, probe = plant(tiny, name, honest=True)
+    assert_passes(factory, dict(FAULTS[name].settings))
+    assert probe.reached
+    assert not probe.changed
+
+
+@pytest.mark.slow
+def test_an_attention_that_keeps_its_cache_in_itself_leaks() -> None:
+    (failure, *_) = first_failures(attention.shared())
+    assert (failure.finding.kind, failure.finding.check) == (Kind.LEAK, CheckName.SWAP)
+    assert size(failure.schedule) == (2, 4)
+    assert failure.minimal
+
+
+@pytest.mark.slow
+def test_an_attention_whose_cache_is_passed_in_and_out_passes() -> None:
+    assert_passes(attention.honest())

@@ -1,0 +1,1 @@
+"""The built-in decoder, driven by hand one step at a time."""

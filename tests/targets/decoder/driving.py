@@ -1,0 +1,55 @@
+"""Drives a decoder by hand: no conductor, no clients, one call at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from targets.decoder import Decoder, SlotsFactory
+from targets.models import Model
+from targets.protocol import Admitted, Emitted, Event, Finished, Reason, Request, Setting, emitted_by_submission
+
+
+def opened(model: Model, **settings: Setting) -> Decoder:
+    """A fresh decoder of a fresh factory."""
+    return SlotsFactory(model).open(settings)
+
+
+def request(*prompt: int, new: int = 4, **extras: object) -> Request:
+    """A request for `new` tokens."""
+    return Request(prompt=prompt, max_new_tokens=new, **extras)  # type: ignore[arg-type]
+
+
+def submit(decoder: Decoder, *requests: Request, start: int = 0) -> list[Event]:
+    """Hands requests in, numbered from `start`; what the decoder said at once."""
+    return [event for who, asked in enumerate(requests, start) for event in decoder.submit(who, asked)]
+
+
+def drain(decoder: Decoder, steps_max: int = 100) -> list[Event]:
+    """Steps until nobody is left."""
+    events: list[Event] = []
+    for _ in range(steps_max):
+        if not decoder.live:
+            return events
+        events += decoder.step()
+    raise AssertionError(f"{sorted(decoder.live)} had not ended after {steps_max} steps")
+
+
+def admitted(events: list[Event]) -> list[tuple[int, int]]:
+    """(submission, slot) of every admission."""
+    return [(event.submission, event.slot) for event in events if isinstance(event, Admitted)]
+
+
+def tokens(events: list[Event]) -> dict[int, tuple[int, ...]]:
+    """The tokens streamed, by submission."""
+    return {who: tuple(event.token for event in some) for who, some in emitted_by_submission(tuple(events)).items()}
+
+
+def logits(events: list[Event], submission: int) -> torch.Tensor:
+    """The logits [n, V] of a submission's tokens."""
+    shown = [event.logits for event in events if isinstance(event, Emitted) and event.submission == submission]
+    return torch.stack([row for row in shown if row is not None])
+
+
+def reasons(events: list[Event]) -> dict[int, Reason]:
+    """Why each submission ended."""
+    return {event.submission: event.reason for event in events if isinstance(event, Finished)}

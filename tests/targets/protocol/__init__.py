@@ -1,0 +1,1 @@
+"""What was asked, what happened, and the sentences in which bad input is refused."""

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from targets import attention
+from targets.decoder import Decoder, Feed, Parts, Runner, SlotsFactory
+from targets.decoder.engine import Running
+from targets.faults import find_faults, planted
+from targets.models import Model, find_model
+from targets.protocol import Control, Event, Factory, Request
+from tests.targets import conformance
+
+FACTORIES: dict[str, Callable[[], Factory]] = {
+    "slots on tiny": lambda: SlotsFactory(find_model("tiny")),
+    "slots on tiny-bloom": lambda: SlotsFactory(find_model("tiny-bloom")),
+    "attention with its cache passed in and out": attention.honest,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("name", FACTORIES)
+def test_a_target_conforms(name: str, claim: Callable[[Factory], None]) -> None:
+    claim(FACTORIES[name]())
+
+
+def assert_breaks(claim: Callable[[Factory], None], factory: Factory, sentence: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        claim(factory)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_the_ladder_breaks_at_two_where_the_cache_is_in_the_module() -> None:
+    assert_breaks(conformance.the_ladder_is_climbed, attention.shared(), "2 requests at once: #")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "claim", "sentence"),
+    [
+        ("global-cache-overwritten", conformance.the_ladder_is_climbed, "2 requests at once: #"),
+        ("late-token", conformance.the_ladder_is_climbed, "8 requests at once: #"),
+        ("starved", conformance.the_ladder_is_climbed, "8 requests: Stalled("),
+        ("cancel-frees-twice", conformance.a_cancel_leaves_the_others_alone, "a cancel of #0 after 1 steps: #"),
+        ("state-by-client-id", conformance.ids_may_be_reused, "six requests of one id, live together: #"),
+        ("token-lost-on-finish", conformance.everything_ends, "10 requests: #0 was streamed "),
+        ("cancel-never-frees", conformance.nothing_is_held_at_the_end, "held at the end: "),
+    ],
+)
+def test_a_planted_fault_breaks_a_claim(tiny: Model, fault: str, claim: Callable[[Factory], None], sentence: str) -> None:
+    assert_breaks(claim, SlotsFactory(tiny, planted(find_faults([fault]))), sentence)
+
+
+def test_a_target_whose_arithmetic_moves_is_not_deterministic(tiny: Model) -> None:
+    forwards = itertools.count()
+
+    class Drifting(Runner):
+        def forward(self, feeds: list[Feed]) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(feeds) + 1e-9 * next(forwards)
+
+    factory = SlotsFactory(tiny, Parts(decoder=Decoder, runner=Drifting))
+    assert_breaks(conformance.two_replays_are_the_same, factory, "two replays of one schedule differ: event ")
+
+
+def test_a_target_that_takes_in_what_it_cannot_serve_does_not_conform(tiny: Model) -> None:
+    class Careless(Decoder):
+        def refusal(self, request: Request) -> None:
+            return None
+
+    factory = SlotsFactory(tiny, Parts(decoder=Careless))
+    assert_breaks(conformance.a_refusal_leaves_the_others_alone, factory, "6 requests: Crashed(doing='step'")
+
+
+class Unforced(Decoder):
+    def token_of(self, running: Running, greedy: int) -> int:
+        return greedy
+
+
+class Roundabout(Decoder):
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        return super().step()
+
+
+class Mute(Decoder):
+    def accept(self, running: Running, token: int, logits: torch.Tensor) -> Event:
+        return super().accept(running, token, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "sentence"),
+    [
+        (Unforced, "("),
+        (Roundabout, "#1 alone was named for two steps, and [0, 1] got tokens"),
+        (Mute, "logits come exactly where the target declares them"),
+    ],
+)
+def test_a_target_that_does_not_keep_what_it_declares_does_not_conform(
+    tiny: Model, decoder: type[Decoder], sentence: str
+) -> None:
+    assert_breaks(conformance.what_is_declared_is_kept, SlotsFactory(tiny, Parts(decoder=decoder)), sentence)
+
+
+def test_what_is_not_declared_is_not_asked_for(tiny: Model) -> None:
+    factory = SlotsFactory(tiny, Parts(decoder=Unforced))
+    factory.control = Control(rows=True, logits=True, audit=True, float64=True)
+    conformance.what_is_declared_is_kept(factory)

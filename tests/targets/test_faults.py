@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from targets.decoder import Decoder, Parts, SlotsFactory
+from targets.faults import FAULTS, Probe, planted
+from targets.models import Model
+from tests.targets.decoder.driving import drain, request, submit, tokens
+
+
+def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
+    assert planted(()) is None
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) -> None:
+    clean = Parts(decoder=Decoder)
+    parts = FAULTS[name].plant()
+    for part in ("decoder", "scheduler", "store", "batch", "runner"):
+        changed = getattr(parts, part) is not getattr(clean, part)
+        assert changed == (part in FAULTS[name].mixins), part
+        assert issubclass(getattr(parts, part), getattr(clean, part))
+    assert clean == Parts(decoder=Decoder)
+
+
+def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:
+    late, lost = Probe(), Probe()
+    parts = FAULTS["late-token"].plant(FAULTS["token-lost-on-finish"].plant(probe=lost), late)
+    decoder = SlotsFactory(tiny, parts).open({"slots": 1})
+    streamed = tokens(submit(decoder, request(1, new=2), request(2, new=2)) + drain(decoder))
+    assert {who: len(answer) for who, answer in streamed.items()} == {0: 1, 1: 1}
+    assert (late.changed, lost.changed) == (1, 2)
+
+
+def test_two_plantings_of_one_fault_do_not_share_a_probe(tiny: Model) -> None:
+    first, second = Probe(), Probe()
+    decoder = SlotsFactory(tiny, FAULTS["heads-share"].plant(probe=first)).open({})
+    FAULTS["heads-share"].plant(probe=second)
+    submit(decoder, request(1))
+    drain(decoder)
+    assert first.reached
+    assert not second.reached
