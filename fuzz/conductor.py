@@ -22,8 +22,10 @@ import trio
 from trio.testing import MockClock
 
 from targets.protocol import (
+    Admitted,
     Asked,
     Audited,
+    BadInput,
     Cancel,
     Crashed,
     Emitted,
@@ -47,7 +49,7 @@ from targets.protocol import (
 Result = TypeVar("Result")
 
 IDLE_STEPS_MAX = 4
-"""A target is stalled once so many steps in a row brought no event while requests were live."""
+"""A target is stalled once so many steps in a row moved none of the requests that were live."""
 STREAM_EVENTS_MAX = 16
 """As many events a client's stream holds before the client must hear them."""
 RUNAWAY_TOKENS = 4
@@ -75,12 +77,17 @@ async def play(factory: Factory, schedule: Schedule, audits: bool = True) -> Tra
     Args:
         audits: Whether the trace has the target's account of its storage after every step, if it can give one.
     """
-    target = factory.open(schedule.settings)
+    try:
+        target = factory.open(schedule.settings)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever the target raises is a finding
+        return (Crashed("open", _sentence(error), ()),)
     conductor = Conductor(target, schedule, audits=audits and factory.control.audit)
     try:
         await conductor.run()
     finally:
-        target.close()
+        conductor.close()
     return tuple(conductor.trace)
 
 
@@ -179,6 +186,8 @@ class Conductor:
         self.trace: list[Event] = []
         self.steps = 0
         self.idle_steps = 0
+        self.moved = False
+        self.admitted: set[int] = set()
         self.over = False
 
     async def run(self) -> None:
@@ -212,6 +221,7 @@ class Conductor:
                 await self.step(op.rows)
         else:
             client = self.clients[op.submission]
+            await self.hand(client, client.hear)
             while not (self.over or client.ended or client.heard >= op.tokens):
                 await self.step(None)
                 await self.hand(client, client.hear)
@@ -244,10 +254,12 @@ class Conductor:
         for client in self.clients:
             if client.live and client.deadline <= now:
                 await self.give_up(client, Reason.DEADLINE)
-        events = self.advance(rows)
-        await self.record(events)
+        if self.over:
+            return
+        self.moved = False
+        await self.record(self.advance(rows))
         self.account()
-        self.give_up_if_stuck(moved=bool(events), everyone=rows is None)
+        self.give_up_if_stuck(everyone=rows is None)
         self.clock.jump(1)
 
     def advance(self, rows: tuple[int, ...] | None) -> list[Event]:
@@ -255,34 +267,62 @@ class Conductor:
         try:
             return self.target.step(rows)
         except Exception as error:  # whatever the target raises is a finding
-            live = tuple(client.submission for client in self.clients if client.live)
-            return [Crashed("step", _sentence(error), live)]
+            return [self.crash("step", error)]
 
     async def record(self, events: list[Event]) -> None:
         """Writes down what the target said, and puts in each client's stream what concerns it; a full stream is heard."""
         self.trace += events
         for event in events:
             if isinstance(event, Emitted | Finished | Refused):
+                if event.submission >= len(self.clients):
+                    self.trace.append(self.crash("step", KeyError(f"no request #{event.submission}")))
+                    self.over = True
+                    return
                 client = self.clients[event.submission]
+                self.moved |= client.live
                 client.unheard.append(event)
                 client.ended |= not isinstance(event, Emitted)
                 if len(client.unheard) == STREAM_EVENTS_MAX:
                     await self.hand(client, client.hear)
+            elif isinstance(event, Admitted):
+                self.moved |= event.submission not in self.admitted
+                self.admitted.add(event.submission)
             elif isinstance(event, Crashed):
                 self.over = True
 
     def account(self) -> None:
         """Writes down the target's own account of its storage."""
-        if self.audits and not self.over:
+        if not self.audits or self.over:
+            return
+        try:
             audit = self.target.audit()
+        except Exception as error:  # whatever the target raises is a finding
+            self.trace.append(self.crash("audit", error))
+            self.over = True
+        else:
             if audit is not None:
                 self.trace.append(Audited(audit))
 
-    def give_up_if_stuck(self, moved: bool, everyone: bool) -> None:
-        """Ends the replay where requests wait and nothing moves, or where one gets tokens for ever."""
+    def close(self) -> None:
+        """Closes the target; that this raises counts only if nothing else went wrong before."""
+        try:
+            self.target.close()
+        except Exception as error:  # whatever the target raises is a finding
+            if not self.over:
+                self.trace.append(self.crash("close", error))
+
+    def crash(self, doing: str, error: Exception) -> Crashed:
+        """The event for what the target raised, with everyone who was waiting then."""
+        return Crashed(doing, _sentence(error), tuple(client.submission for client in self.clients if client.live))
+
+    def give_up_if_stuck(self, everyone: bool) -> None:
+        """Ends the replay where requests wait and none of them moves, or where one gets tokens for ever.
+
+        To move is to be admitted for the first time, to get a token, or to end: a target may say much and do nothing.
+        """
         live = [client for client in self.clients if client.live]
         if everyone:
-            self.idle_steps = 0 if moved or not live else self.idle_steps + 1
+            self.idle_steps = 0 if self.moved or not live else self.idle_steps + 1
         runaway = [client for client in live if client.heard > client.request.max_new_tokens + RUNAWAY_TOKENS]
         stuck = runaway or (live if self.idle_steps >= IDLE_STEPS_MAX else [])
         if stuck and not self.over:

@@ -118,6 +118,11 @@ def resized(request: Request, prompt: int | None = None, new: int | None = None)
     return msgspec.structs.replace(request, prompt=request.prompt[:length], max_new_tokens=budget)
 
 
+def retold(request: Request, prompt: tuple[int, ...]) -> Request:
+    """The same request with another prompt."""
+    return msgspec.structs.replace(request, prompt=prompt)
+
+
 def ends(request: Request) -> Request:
     """Only the first and the last token of the prompt."""
     return msgspec.structs.replace(request, prompt=request.prompt[:1] + request.prompt[1:][-1:])

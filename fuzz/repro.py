@@ -27,7 +27,7 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Everything it takes to see one failure again.
 
     Attributes:
-        id: Names the file; from the schedule, the target and the finding's kind.
+        id: Names the file; from the schedule, the target, its weights, the finding's kind and the trace.
         identity: The model's name and hash.
         rounding_bound: The logit difference beyond which a request was a suspect.
         trace_digest: SHA-256 of the trace, logits included; equal on equal versions of the same machine.
@@ -43,17 +43,18 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     identity: str
     schedule: Schedule
     finding: Finding
-    rounding_bound: float
+    rounding_bound: Annotated[float, msgspec.Meta(ge=0)]
     trace_digest: str
-    seed: int
-    evaluations: int
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    evaluations: Annotated[int, msgspec.Meta(ge=0)]
     minimal: bool
     versions: dict[str, str]
 
 
 def make(failure: Failure, spec: TargetSpec, factory: Factory, bound: float, seed: int) -> Repro:
     """The repro of a failure."""
-    name = hashlib.sha256(failure.schedule.key() + repr(spec).encode() + failure.finding.kind.encode())
+    parts = (failure.schedule.key().decode(), repr(spec), factory.identity, failure.finding.kind, failure.trace_digest)
+    name = hashlib.sha256("\n".join(parts).encode())
     return Repro(
         id=name.hexdigest()[:12],
         signature=failure.signature,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -106,10 +108,15 @@ def _progress(asked: Run) -> Progress:
 
 
 def _keep(asked: Run, search: Search, failure: Failure) -> None:
-    """Writes a failure down the moment it is found, in `found/`: a run that is killed loses nothing."""
+    """Writes a failure down the moment it is found: a run that is killed loses nothing."""
     bound = search.judge.reference(asked.settings).bound
     repro = repros.make(failure, asked.spec, asked.factory, bound, asked.seed)
-    asked.failures.append((repros.save(repro, asked.out / "found"), repro))
+    asked.failures.append((repros.save(repro, _found(asked)), repro))
+
+
+def _found(asked: Run) -> Path:
+    """Where this run puts what it has found and not yet confirmed; runs that share a folder keep out of each other's way."""
+    return asked.out / "found" / f"run-{os.getpid()}"
 
 
 def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
@@ -118,7 +125,7 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     if not asked.failures:
         return stored
     paths = [path for path, _ in asked.failures]
-    outcomes = asked.out / "found" / f".outcomes-{asked.seed}-{paths[0].stem}.json"
+    outcomes = _found(asked) / "outcomes.json"
     own = ["--target", asked.spec.target] if ":" in asked.spec.target else []
     command = [sys.executable, "-P", "-m", "fuzz", "replay", *own, "--json", str(outcomes), *map(str, paths)]
     subprocess.run(command, capture_output=True, check=False)
@@ -134,6 +141,10 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
         else:
             tally.unstable.append(f"{path} gives {row.get('outcome', 'nothing')} in a fresh process")
             tally.failures = [failure for failure in tally.failures if failure.schedule != repro.schedule]
+    if len(stored) == len(asked.failures):
+        _found(asked).rmdir()
+        with contextlib.suppress(OSError):  # another run's findings are still there
+            _found(asked).parent.rmdir()
     return stored
 
 

@@ -20,6 +20,7 @@ from fuzz.edits import (
     plain,
     reductions,
     resized,
+    retold,
     simpler_op,
     sooner,
     step_count,
@@ -109,9 +110,8 @@ class _Shrinker:
             for candidates in (self._requests, self._ops, self._settings, self._lengths, self._extras, self._steps):
                 for candidate in candidates():
                     improved |= await self._try(candidate)
-            improved = improved or await self._any(self._pools()) or await self._any(reductions(self.best, self.fixed))
-        for candidate in self._token_ids():
-            await self._try(candidate)
+            for last in (self._pools, self._token_ids, self._reductions):  # the last one tried is the proof
+                improved = improved or await self._any(last())
         self.minimal = self.evaluations < EVALUATIONS_MAX
 
     async def _any(self, candidates: Iterator[Schedule]) -> bool:
@@ -164,10 +164,12 @@ class _Shrinker:
                 yield without_setting(self.best, name)
 
     def _lengths(self) -> Iterator[Schedule]:
-        """All prompts and answers at one token; then each prompt and answer at one, two, half, one less.
+        """All prompts and answers at one token, each prompt another; then each on its own at one, two, half, one less.
 
         A prompt is cut at its end, and to its two ends, which keeps both a shared beginning and what comes behind it.
         """
+        yield with_requests(self.best, lambda which, request: resized(retold(request, (which + 1,)), 1, 1))
+        yield with_requests(self.best, lambda which, request: retold(request, (which + 1,)))
         yield with_requests(self.best, lambda _, request: resized(request, 1, 1))
         yield with_requests(self.best, lambda _, request: resized(ends(request), 2, 1))
         yield with_requests(self.best, lambda _, request: resized(request, 2, 2))
@@ -225,6 +227,10 @@ class _Shrinker:
                 for submission in reversed(range(len(submissions(self.best)))):
                     smaller = drop_request(self.best, submission)
                     yield msgspec.structs.replace(smaller, settings={**smaller.settings, knob.name: min(numbers)})
+
+    def _reductions(self) -> Iterator[Schedule]:
+        """Every single one."""
+        yield from reductions(self.best, self.fixed)
 
     def _token_ids(self) -> Iterator[Schedule]:
         """Small ids with the same pattern of equal ones; then one and the same id all through each prompt."""

@@ -64,7 +64,7 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
         return Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, evidence)])
     evidence.append("alone: in a fresh target, in float64, it equals the reference")
     if not case.reference.exact:
-        departs = yield from _departs(case, _forced(case, exact), who)
+        departs = yield from _departs(case, _forced(case, suspect, exact), who)
         if not departs:
             return Report(refuted=1)
         evidence.append("float64: the same schedule with the same tokens forced departs as well, so it is not rounding")
@@ -79,14 +79,19 @@ def _exact_settings(case: Case) -> dict[str, Setting] | None:
     if not case.control.float64:
         return None
     weights = settings.get("weights", "same")
-    return settings | {"dtype": "float64", "weights": settings["dtype"] if weights == "same" else weights}
+    return settings | {"dtype": "float64", "weights": case.reference.precision if weights == "same" else weights}
 
 
-def _forced(case: Case, settings: dict[str, Setting]) -> Schedule:
-    """The schedule with every request made to repeat the tokens it emitted."""
+def _forced(case: Case, suspect: Suspect, settings: dict[str, Setting]) -> Schedule:
+    """The schedule with every request made to repeat its tokens, the suspect those before its own departure.
+
+    Its token there is the target's choice again: where a target shows no logits, that is all there is to judge.
+    """
 
     def repeat(submission: int, request: Request) -> Request:
-        return msgspec.structs.replace(request, forced=case.answers.get(submission, request.forced))
+        answer = case.answers.get(submission, request.forced)
+        chosen = max(suspect.position, len(request.forced)) if submission == suspect.submission else len(answer)
+        return msgspec.structs.replace(request, forced=answer[:chosen])
 
     return msgspec.structs.replace(with_requests(case.schedule, repeat), settings=settings)
 

@@ -23,15 +23,21 @@ class Reference:
 
     Attributes:
         bound: The rounding bound on logit differences; more makes a suspect.
+        precision: The network's dtype by name: "float64", "bfloat16", …
     """
 
     def __init__(self, network: nn.Module, bound: float = 0.0) -> None:
         self.network = network
         self.bound = bound
         self.device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
-        self.exact = next((weight.dtype for weight in network.parameters()), torch.float64) == torch.float64
+        self.precision = str(next((weight.dtype for weight in network.parameters()), torch.float64)).removeprefix("torch.")
         self._known: OrderedDict[tuple[int, ...], tuple[tuple[int, ...], torch.Tensor]] = OrderedDict()
         self._bytes = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is beyond the bound needs no further experiment."""
+        return self.precision == "float64"
 
     def logits(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> torch.Tensor:
         """The isolated logits [n, V] that stand behind each of the n tokens of `answer`."""

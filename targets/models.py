@@ -222,7 +222,8 @@ def _pretrained(path: Path, gguf_file: str | None = None) -> nn.Module:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BadInput("model", "a causal LM that transformers can load", file, reason) from error
     if missing := sorted(told["missing_keys"]):
-        raise BadInput("model", "complete", file, f"{len(missing)} weights are missing, {missing[0]} first")
+        rule = "a causal LM that transformers can load"
+        raise BadInput("model", rule, file, f"{len(missing)} weights are missing, {missing[0]} first")
     loaded: nn.Module = network
     return loaded
 

@@ -70,7 +70,10 @@ def _import(path: str) -> Factory:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise BadInput("target", "package.module:factory that can be imported", path, str(error)) from error
     if not isinstance(found, Factory) and callable(found):
-        found = found()
+        try:
+            found = found()
+        except TypeError as error:
+            raise BadInput("target", "a factory, or to be called without arguments", path, str(error)) from error
     if not isinstance(found, Factory):
         raise BadInput("target", "a targets.protocol.Factory", type(found).__name__, path)
     return found

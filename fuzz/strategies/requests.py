@@ -8,8 +8,8 @@ from functools import cached_property
 import msgspec
 from hypothesis import strategies as st
 
-from fuzz.strategies.knobs import knobs
-from targets.protocol import Factory, Knob, Request, Setting
+from fuzz.strategies.dice import Dice, dice
+from targets.protocol import Factory, Knob, Request
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 18, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 """Prompt lengths: small ones, and the multiples of 16 with their neighbours, where windows, pages and chunks end."""
@@ -50,30 +50,15 @@ class Space(msgspec.Struct, frozen=True, dict=True):
         piece = self.text[place : place + length]
         return piece if len(piece) == length else piece + self.text[: length - len(piece)]
 
-    @cached_property
-    def settings(self) -> st.SearchStrategy[dict[str, Setting]]:
-        """Settings that differ from the defaults in a few knobs."""
-        return knobs(self.knobs)
-
-    @cached_property
-    def draws(self) -> Draws:
-        """The strategies that `requests` and `schedules` draw from, built once."""
-        return Draws()
-
-
-class Draws:
-    """Ready-made strategies: building one costs more than drawing from it, and a draw as much as ten lines of Python."""
-
-    def __init__(self) -> None:
-        self.seed = st.integers(0, 2**24 - 1)  # up to here Hypothesis draws evenly, beyond it prefers small numbers
-        self.few = st.integers(0, 3)
-        self.some = st.integers(0, 7)
-        self.many = st.integers(3, 8)
-        self.choice = st.integers(0, 2**16 - 1)
-
 
 class Shape(msgspec.Struct, frozen=True):
-    """A request in outline, read off one number: that costs one draw, and 0 is the simplest there is."""
+    """A request in outline.
+
+    Attributes:
+        gap: Steps to the next arrival.
+        chance: 0..255, from which extras are decided.
+        place: Where in the text its prompt begins.
+    """
 
     length: int
     answer: int
@@ -82,12 +67,9 @@ class Shape(msgspec.Struct, frozen=True):
     place: int
 
     @classmethod
-    def of(cls, seed: int) -> Shape:
-        """Length, answer and gap are its digits in mixed radix; chance and place are hashed from all of it."""
-        rest, length = divmod(seed, len(LENGTHS))
-        rest, answer = divmod(rest, len(ANSWERS))
-        hashed = seed * 0x9E3779B1  # Knuth's multiplicative hash: unequal seeds, unequal prompts
-        return cls(LENGTHS[length], ANSWERS[answer], GAPS[rest % len(GAPS)], hashed >> 16 & 255, hashed % _TEXT)
+    def of(cls, dice: Dice) -> Shape:
+        """Drawn evenly."""
+        return cls(dice.pick(LENGTHS), dice.pick(ANSWERS), dice.pick(GAPS), dice.below(256), dice.below(_TEXT))
 
     def request(self, space: Space) -> Request:
         """A plain request of this shape."""
@@ -96,4 +78,4 @@ class Shape(msgspec.Struct, frozen=True):
 
 def requests(space: Space) -> st.SearchStrategy[Request]:
     """One greedy request: a piece of the text, a budget."""
-    return space.draws.seed.map(lambda seed: Shape.of(seed).request(space))
+    return dice(10).map(lambda drawn: Shape.of(drawn).request(space))

@@ -52,15 +52,15 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
     submitted_at: dict[int, int] = {}
     cancelled: set[int] = set()
     ended: set[int] = set()
-    step = 0
+    seconds = 0
     coming = iter(range(len(case.requests)))
     for index, event in enumerate(case.trace):
         if isinstance(event, Stepped):
-            step = event.step
+            seconds = event.step + 1
         elif isinstance(event, Asked) and event.op < len(case.schedule.ops):
             op = case.schedule.ops[event.op]
             if isinstance(op, Submit):
-                submitted_at[next(coming)] = step
+                submitted_at[next(coming)] = seconds
             elif isinstance(op, Cancel):
                 cancelled.add(op.submission)
         elif isinstance(event, Emitted | Finished | Refused):
@@ -77,7 +77,7 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
             else:
                 ended.add(who)
                 if isinstance(event, Finished):
-                    waited_s = step - submitted_at[who]
+                    waited_s = seconds - 1 - submitted_at[who]  # it ends at the start of a step, before its second
                     yield from _end(index, event, case, streamed.get(who, []), who in cancelled, waited_s)
     if not any(isinstance(event, Crashed | Stalled) for event in case.trace):
         for who in submitted_at:

@@ -33,7 +33,7 @@ def _crashes(case: Case) -> Iterator[Finding]:
 
 def _nonfinite(case: Case) -> Iterator[Finding]:
     # A sum is finite only if every addend is; on the way to it half types would overflow.
-    if case.logits is None or case.logits.sum(dtype=torch.float64).isfinite():
+    if case.logits is not None and case.logits.sum(dtype=torch.float64).isfinite():
         return
     for submission, events in case.emitted.items():
         for position, event in enumerate(events):

@@ -26,7 +26,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         forced: It honours `Request.forced`.
         logits: Emissions carry the logits [V] the token was chosen from.
         audit: `audit` accounts for its slots.
-        float64: It has a knob `dtype` that takes float64, with the same weights upcast.
+        float64: It has a knob `dtype` that takes "float64", and a knob `weights` that takes the name of the dtype to
+            which the weights are rounded first, so that float64 has the same weights upcast.
     """
 
     stepped: bool = True

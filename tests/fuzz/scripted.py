@@ -12,7 +12,20 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from targets.protocol import Admitted, Audit, Control, Emitted, Event, Finished, Freed, Knob, Reason, Request, Setting
+from targets.protocol import (
+    Admitted,
+    Audit,
+    Control,
+    Emitted,
+    Event,
+    Finished,
+    Freed,
+    Knob,
+    Reason,
+    Refused,
+    Request,
+    Setting,
+)
 
 VOCABULARY = 32
 
@@ -40,7 +53,9 @@ class Honest:
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Starts it."""
-        if request.max_new_tokens == 0 or not request.prompt:
+        if not request.prompt:
+            return [Refused(submission, "empty prompt")]
+        if request.max_new_tokens == 0:
             return [Finished(submission, Reason.LENGTH, ())]
         self.live[submission], self.answers[submission] = request, []
         return [Admitted(submission, submission)]

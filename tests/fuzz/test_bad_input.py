@@ -157,6 +157,7 @@ def test_a_path_that_does_not_exist_is_refused_in_one_sentence(tmp_path: Path) -
     assert "(Is a directory)" in refused(slotfuzz("replay", tmp_path))
 
 
+@pytest.mark.slow
 def test_a_repro_that_is_wrong_does_not_keep_the_others_from_being_replayed(repro: Repro, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_bytes(msgspec.json.encode(repro))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from fuzz.conductor import IDLE_STEPS_MAX, replay
@@ -22,6 +24,7 @@ from targets.protocol import (
     Refused,
     Request,
     Schedule,
+    Setting,
     Stalled,
     Step,
     Stepped,
@@ -149,6 +152,15 @@ def test_settings_that_are_not_the_target_s_are_bad_input(slots: SlotsFactory) -
         replay(slots, Schedule(ops=(), settings={"slots": 0}))
 
 
+class Unopenable(Scripted):
+    def open(self, settings: Mapping[str, Setting]) -> Honest:
+        raise MemoryError("549755813888 bytes")
+
+
+def test_a_target_that_cannot_be_opened_has_crashed() -> None:
+    assert last(replay(Unopenable(Honest), Schedule(ops=(ask(),)))) == Crashed("open", "MemoryError: 549755813888 bytes", ())
+
+
 class BreaksInSubmit(Honest):
     def submit(self, submission: int, request: Request) -> list[Event]:
         raise RuntimeError("no\nmore")
@@ -198,8 +210,14 @@ class SpeaksOfNobody(Honest):
         return [Emitted(7, 1)]
 
 
-def test_an_event_for_a_request_that_there_is_not_ends_the_replay_as_a_crash() -> None:
-    assert isinstance(last(played(SpeaksOfNobody, ask())), Crashed)
+class SpeaksOfLessThanNobody(Honest):
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        return [Emitted(-1, 1)]
+
+
+@pytest.mark.parametrize("target", [SpeaksOfNobody, SpeaksOfLessThanNobody])
+def test_an_event_for_a_request_that_there_is_not_ends_the_replay_as_a_crash(target: type[Honest]) -> None:
+    assert isinstance(last(played(target, ask())), Crashed)
 
 
 class Idle(Honest):

@@ -31,6 +31,7 @@ def test_a_repro_reads_back_as_it_was_written(repro: Repro, tmp_path: Path) -> N
     assert msgspec.json.decode(path.read_bytes())["version"] == 1
 
 
+@pytest.mark.slow
 def test_a_repro_fails_again_bit_for_bit_with_the_same_finding(repro: Repro, tmp_path: Path) -> None:
     replayed = Replayer().replay(save(repro, tmp_path))
     assert (replayed.outcome, replayed.same_bits, replayed.error) == (Outcome.FAILED, True, "")
@@ -38,6 +39,7 @@ def test_a_repro_fails_again_bit_for_bit_with_the_same_finding(repro: Repro, tmp
     assert (replayed.finding.kind, replayed.finding.submission) == (repro.finding.kind, repro.finding.submission)
 
 
+@pytest.mark.slow
 def test_a_repro_whose_bug_is_gone_is_fixed(repro: Repro, tmp_path: Path) -> None:
     mended = msgspec.structs.replace(repro, target=TargetSpec())
     replayed = Replayer().replay(save(mended, tmp_path))
@@ -69,6 +71,7 @@ def made(repro: Repro, identity: str | None = None, trace_digest: str | None = N
     return make(failure, repro.target, factory, bound=1e-9, seed=99)
 
 
+@pytest.mark.slow
 def test_the_same_failure_has_the_same_id_whoever_found_it(repro: Repro) -> None:
     assert made(repro).id == repro.id
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import itertools
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -16,8 +17,10 @@ from hypothesis import Phase
 
 from fuzz.shrink import sort_key
 from fuzz.strategies import FEATURES, Space, batches, knobs, requests, schedules
+from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
-from fuzz.strategies.motifs import MOTIFS, Draw, Motif
+from fuzz.strategies.motifs import MOTIFS, Motif
+from fuzz.strategies.schedules import schedule as read
 from targets.decoder import SlotsFactory
 from targets.protocol import Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
 from targets.protocol.schedule import check_references
@@ -26,6 +29,7 @@ from targets.registry import TargetSpec, build
 COUNT = 200
 PRINT_KEYS = """
 import hashlib, itertools
+import fuzz.bench, fuzz.run
 from fuzz.strategies import Space, batches, schedules
 from targets.registry import TargetSpec, build
 drawn = itertools.islice(batches(schedules(Space.of(build(TargetSpec()))), 7), 60)
@@ -105,9 +109,9 @@ def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
     drawn: Counter[str] = Counter()
 
     def counted(motif: Motif) -> Motif:
-        def one(drawing: Draw, space: Space) -> list[Life]:
+        def one(dice: Dice, space: Space) -> list[Life]:
             drawn[motif.__name__] += 1
-            return motif(drawing, space)
+            return motif(dice, space)
 
         return one
 
@@ -116,6 +120,14 @@ def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
     shown = Counter(name for schedule in draw(slots, 3, 2000) for name, shows in SHOWS.items() if shows(schedule))
     assert [name for name in SHOWS if shown[name] < 3] == []
     assert [motif.__name__ for motif in MOTIFS if drawn[motif.__name__] < 40] == []
+
+
+def test_the_dice_are_enough_for_the_longest_story(slots: SlotsFactory) -> None:
+    space = Space.of(slots)
+    chance = random.Random(1)
+    for _ in range(COUNT):
+        data = chance.randbytes(SIZE)
+        assert read(Dice(data), space) == read(Dice(data + chance.randbytes(SIZE)), space)
 
 
 @pytest.mark.slow

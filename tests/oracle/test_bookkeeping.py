@@ -41,8 +41,8 @@ def one(*ops: Step | Cancel, **extras: object) -> Schedule:
 
 
 def stream(*events: Event, start: int = 0) -> list[Event]:
-    """A request's events after it has asked, each in a step of its own."""
-    told: list[Event] = [Asked(0)]
+    """A request's events after it has asked, each in a step of its own, behind `start` steps without any."""
+    told: list[Event] = [Asked(0), *(Stepped(step) for step in range(start))]
     for step, event in enumerate(events, start=start):
         told += [Stepped(step), event]
     return told

@@ -128,6 +128,21 @@ def test_interference_that_shows_only_in_tokens_is_confirmed_too(tiny: Model) ->
     assert [finding.kind for finding in report.findings] == [Kind.INTERFERENCE]
 
 
+def test_a_target_whose_own_precision_is_another_is_asked_in_float64_all_the_same(slots: SlotsFactory) -> None:
+    def play(schedule: Schedule) -> Trace:
+        return replay(slots, with_settings(schedule, {"dtype": schedule.settings.get("dtype", "float32")}))
+
+    case = case_of(
+        PAIR,
+        play(PAIR),
+        control=slots.control,
+        references=lambda settings: strict(slots)({"dtype": settings.get("dtype", "float32")}),
+        alphabet=Alphabet(slots.vocabulary, slots.special_ids),
+    )
+    report = report_of(isolation, case, play)
+    assert report.suspects == report.refuted == 2
+
+
 def test_with_no_float64_to_ask_and_nobody_to_swap_a_suspect_stays_unknown(slots: SlotsFactory) -> None:
     alone = with_settings(asked((1, 2, 3), new=4), FLOAT32)
     control = msgspec.structs.replace(slots.control, float64=False)
