@@ -23,6 +23,7 @@ import transformers
 from torch import nn
 
 from targets.protocol import BadInput
+from targets.tiny import TINY
 
 DTYPES = {
     "float64": torch.float64,
@@ -32,9 +33,6 @@ DTYPES = {
 }
 REACTIVITY_MIN = 0.75
 """Share of one-token changes that must change the answer. Tiny Gemma 3 with tied embeddings reaches 0.07."""
-
-VOCABULARY_TINY = 320
-_BOS, _EOS, _PAD = 256, 257, 258
 
 
 class LayerPlan(msgspec.Struct, frozen=True):
@@ -83,7 +81,7 @@ class Model(msgspec.Struct, frozen=True):
 
 def tiny_names() -> tuple[str, ...]:
     """The tiny models, the default first."""
-    return tuple(_TINY)
+    return tuple(TINY)
 
 
 def find_model(name: str) -> Model:
@@ -92,7 +90,7 @@ def find_model(name: str) -> Model:
     Raises:
         BadInput: where there is no such model, or its package is not installed.
     """
-    if name in _TINY:
+    if name in TINY:
         return _describe(name, functools.partial(_tiny, name))
     if name == "gemma3-270m":
         return _from_gguf(name, _gemma_270m_file())
@@ -101,7 +99,7 @@ def find_model(name: str) -> Model:
         return _describe(path.name, functools.partial(_pretrained, path))
     if path.is_file() and path.suffix == ".gguf":
         return _from_gguf(path.stem, path)
-    names = ", ".join((*_TINY, "gemma3-270m"))
+    names = ", ".join((*TINY, "gemma3-270m"))
     raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
 
 
@@ -198,7 +196,7 @@ def _tiny(name: str) -> nn.Module:
     transformers.utils.logging.set_verbosity_error()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network: nn.Module = transformers.AutoModelForCausalLM.from_config(_TINY[name](), **_moe_kernel(_TINY[name]()))
+        network: nn.Module = transformers.AutoModelForCausalLM.from_config(TINY[name](), **_moe_kernel(TINY[name]()))
     return network.float()
 
 
@@ -244,79 +242,3 @@ def _gemma_270m_file() -> Path:
 def _moe_kernel(config: Any) -> dict[str, str]:
     """Mixture-of-experts kernel: the default one raises in float64 and lets shapes depend on content."""
     return {"experts_implementation": "batched_mm"} if hasattr(config, "num_local_experts") else {}
-
-
-def _llama_like(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
-    """A config of the Llama family; initializer_range 0.2 makes every token count."""
-    settings: dict[str, Any] = {
-        "vocab_size": VOCABULARY_TINY,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "initializer_range": 0.2,
-        "tie_word_embeddings": False,
-        "bos_token_id": _BOS,
-        "eos_token_id": _EOS,
-        "pad_token_id": _PAD,
-    }
-    return functools.partial(config, **{**settings, **changes})
-
-
-_TINY: dict[str, Callable[[], Any]] = {
-    "tiny": _llama_like(transformers.LlamaConfig),
-    "tiny-qwen2": _llama_like(transformers.Qwen2Config),
-    "tiny-qwen3": _llama_like(transformers.Qwen3Config, head_dim=16),
-    "tiny-gemma3": _llama_like(
-        transformers.Gemma3TextConfig,
-        head_dim=16,
-        query_pre_attn_scalar=16,
-        sliding_window=16,
-        layer_types=["sliding_attention", "full_attention"],
-    ),
-    "tiny-mistral": _llama_like(transformers.MistralConfig, sliding_window=16),
-    "tiny-mixtral": _llama_like(transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
-    "tiny-phi3": _llama_like(transformers.Phi3Config, sliding_window=None),
-    "tiny-neox": _llama_like(transformers.GPTNeoXConfig),
-    "tiny-gpt2": functools.partial(
-        transformers.GPT2Config,
-        vocab_size=VOCABULARY_TINY,
-        n_embd=64,
-        n_layer=2,
-        n_head=4,
-        n_positions=2048,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-    ),
-    "tiny-opt": functools.partial(
-        transformers.OPTConfig,
-        vocab_size=VOCABULARY_TINY,
-        hidden_size=64,
-        word_embed_proj_dim=64,
-        ffn_dim=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=2048,
-        init_std=0.2,
-        tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-        pad_token_id=_PAD,
-    ),
-    "tiny-bloom": functools.partial(
-        transformers.BloomConfig,
-        vocab_size=VOCABULARY_TINY,
-        hidden_size=64,
-        n_layer=2,
-        n_head=4,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-        pad_token_id=_PAD,
-    ),
-}

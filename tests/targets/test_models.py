@@ -10,8 +10,9 @@ import torch
 import transformers
 from torch import nn
 
-from targets.models import DTYPES, REACTIVITY_MIN, VOCABULARY_TINY, Model, find_model, logits_of, reactivity, tiny_names
+from targets.models import DTYPES, REACTIVITY_MIN, Model, find_model, logits_of, reactivity, tiny_names
 from targets.protocol import BadInput
+from targets.tiny import VOCABULARY
 
 PROMPT = torch.tensor([[5, 80, 3, 3, 200, 17, 41]])
 UNLOADABLE = "model must be a causal LM that transformers can load, got "
@@ -29,7 +30,7 @@ def logits(network: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", tiny_names())
 def test_every_tiny_model_reacts_to_its_prompt(name: str) -> None:
-    changed, tried = reactivity(find_model(name).load("float64", "float64", "cpu"), VOCABULARY_TINY)
+    changed, tried = reactivity(find_model(name).load("float64", "float64", "cpu"), VOCABULARY)
     assert tried == 12
     assert changed >= REACTIVITY_MIN * tried
 
@@ -40,7 +41,7 @@ def test_a_tiny_gemma3_with_tied_embeddings_is_too_mute_to_convict() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tied = transformers.AutoModelForCausalLM.from_config(config).double().eval()
-    changed, tried = reactivity(tied, VOCABULARY_TINY)
+    changed, tried = reactivity(tied, VOCABULARY)
     assert changed < REACTIVITY_MIN * tried
 
 
@@ -212,4 +213,4 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
         "tiny-gemma3": (16, None),
         "tiny-mistral": (16, 16),
     }
-    assert {plan.vocabulary for plan in plans.values()} == {VOCABULARY_TINY}
+    assert {plan.vocabulary for plan in plans.values()} == {VOCABULARY}
