@@ -187,7 +187,7 @@ class Conductor:
         self.trace += events
         for event in events:
             if isinstance(event, Emitted | Finished | Refused):
-                if event.submission >= len(self.clients):
+                if not 0 <= event.submission < len(self.clients):
                     self.trace.append(self.crash("step", KeyError(f"no request #{event.submission}")))
                     self.over = True
                     return
