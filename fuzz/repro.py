@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -86,7 +87,13 @@ def save(repro: Repro, folder: Path) -> Path:
     data = msgspec.json.format(msgspec.json.encode(repro), indent=1)
     path = folder / f"{repro.id}.json"
     with _whole(folder, data) as written, suppress(FileExistsError):
-        os.link(written, path)  # fails where the name is taken, which a rename does not
+        try:
+            os.link(written, path)  # fails where the name is taken, which a rename does not
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            with path.open("xb") as file:  # a file system without links
+                file.write(data)
     return path
 
 

@@ -27,7 +27,7 @@ REPEAT_EVERY = 50
 """The first schedule and every so-manieth is replayed once more, to see whether the target is deterministic."""
 
 
-INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "wait"})
+INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
 """Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
 
 

@@ -31,10 +31,12 @@ class Alphabet:
     """The token ids that a bijection may move, and their places among themselves.
 
     Attributes:
+        vocabulary: Number of token ids.
         ids: Every id without a meaning of its own, in order.
     """
 
     def __init__(self, vocabulary: int, special_ids: tuple[int, ...]) -> None:
+        self.vocabulary = vocabulary
         special = set(special_ids)
         self.ids = tuple(token for token in range(vocabulary) if token not in special)
         self._place = {token: place for place, token in enumerate(self.ids)}
@@ -43,6 +45,14 @@ class Alphabet:
         """Where a token goes when all move round by `shift`; special ids and those past the vocabulary stay."""
         place = self._place.get(token)
         return token if place is None else self.ids[(place + shift) % len(self.ids)]
+
+    def complaint(self, event: Emitted) -> str | None:
+        """What makes an emission one that no network over this vocabulary can have given, or None."""
+        if not 0 <= event.token < self.vocabulary:
+            return f"token {event.token}, which is outside 0..{self.vocabulary - 1}"
+        if event.logits is not None and event.logits.shape != (self.vocabulary,):
+            return f"logits of shape {list(event.logits.shape)}, not [{self.vocabulary}]"
+        return None
 
 
 @dataclass(frozen=True)
@@ -75,14 +85,23 @@ class Case:
         return emitted_by_submission(self.trace)
 
     @cached_property
+    def sound(self) -> dict[int, list[Emitted]]:
+        """The submissions whose tokens are all in the vocabulary and whose logits all have its width."""
+        return {
+            submission: events
+            for submission, events in self.emitted.items()
+            if all(self.alphabet.complaint(event) is None for event in events)
+        }
+
+    @cached_property
     def answers(self) -> dict[int, tuple[int, ...]]:
         """The tokens streamed, by submission."""
         return {submission: tuple(event.token for event in events) for submission, events in self.emitted.items()}
 
     @cached_property
     def logits(self) -> torch.Tensor | None:
-        """The logits [N, V] of all emissions, in the order of `emitted`; None where the target does not show them all."""
-        rows = [event.logits for events in self.emitted.values() for event in events]
+        """The logits [N, V] of all sound emissions, in their order; None where the target does not show them all."""
+        rows = [event.logits for events in self.sound.values() for event in events]
         shown = [row for row in rows if row is not None]
         return torch.stack(shown) if shown and len(shown) == len(rows) else None
 

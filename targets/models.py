@@ -110,7 +110,7 @@ def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_token
     The changes are the rows of one batch, all of one length, so nothing is padded; transformers' own cache is used where
     the network has one.
     """
-    device = next(network.parameters()).device
+    device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
     generator = torch.Generator().manual_seed(12)
     prompt = torch.randint(0, vocabulary, (changes,), generator=generator)
     rows = prompt.repeat(changes + 1, 1)

@@ -73,6 +73,8 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
                 streamed.setdefault(who, []).append(event.token)
                 if who in cancelled:
                     yield index, who, f"request #{who} gets a token after it was cancelled"
+                if (odd := case.alphabet.complaint(event)) is not None:
+                    yield index, who, f"request #{who} gets {odd}"
                 yield from _token(index, who, case.requests[who], streamed[who], case.control.forced)
             else:
                 ended.add(who)

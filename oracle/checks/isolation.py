@@ -17,7 +17,8 @@ from targets.protocol import Schedule, Trace
 def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
     """LEAK, WRONG-ALONE or INTERFERENCE for the first request that departs; a refuted suspect makes room for the next."""
     report = Report()
-    for suspect in departures(case.requests, case.answers, case.logits, case.reference):
+    answers = {submission: case.answers[submission] for submission in case.sound}
+    for suspect in departures(case.requests, answers, case.logits, case.reference):
         report.suspects += 1
         report.add((yield from decide(case, suspect)))
         if report.findings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from oracle.checks.bookkeeping import bookkeeping
 from targets.protocol import (
@@ -73,6 +74,16 @@ AMISS: dict[str, tuple[Schedule, list[Event], str]] = {
         one(),
         stream(Emitted(0, 5), Finished(0, LENGTH, (5, 6))),
         "request #0 streamed [5] but ends with [5, 6]",
+    ),
+    "token outside the vocabulary": (
+        one(),
+        stream(Emitted(0, 16), Emitted(0, 6), Finished(0, LENGTH, (16, 6))),
+        "request #0 gets token 16, which is outside 0..15",
+    ),
+    "logits of another width": (
+        one(),
+        stream(Emitted(0, 5, torch.zeros(17)), Emitted(0, 6), Finished(0, LENGTH, (5, 6))),
+        "request #0 gets logits of shape [17], not [16]",
     ),
     "other token": (
         one(),

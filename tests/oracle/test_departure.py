@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from oracle.case import Alphabet
 from oracle.departure import Suspect, departures
 from oracle.reference import Reference
 from targets.protocol import Emitted, Request, Schedule, Submit
@@ -21,8 +22,20 @@ def suspects(requests: Request | tuple[Request, ...], events: list[Emitted], ref
     """The suspects among requests that were handed in together and heard these events."""
     asked = requests if isinstance(requests, tuple) else (requests,)
     schedule = Schedule(ops=tuple(map(Submit, asked)))
-    case = case_of(schedule, tuple(events), references=lambda _: reference)
+    case = case_of(schedule, tuple(events), references=lambda _: reference, alphabet=Alphabet(320, ()))
     return list(departures(case.requests, case.answers, case.logits, case.reference))
+
+
+def test_what_no_network_can_have_said_is_left_to_bookkeeping_and_its_neighbours_are_still_judged(
+    reference: Reference,
+) -> None:
+    right = reference.greedy(Request(prompt=PROMPT, max_new_tokens=2), 64)
+    schedule = Schedule(ops=tuple(Submit(Request(prompt=PROMPT, max_new_tokens=2)) for _ in range(3)))
+    heard = [Emitted(0, 999), Emitted(1, right[0], torch.zeros(7)), Emitted(2, (right[0] + 1) % 320)]
+    case = case_of(schedule, tuple(heard), references=lambda _: reference, alphabet=Alphabet(320, ()))
+    assert list(case.sound) == [2]
+    answers = {who: case.answers[who] for who in case.sound}
+    assert [suspect.submission for suspect in departures(case.requests, answers, case.logits, reference)] == [2]
 
 
 def silent(answer: tuple[int, ...], who: int = 0) -> list[Emitted]:
