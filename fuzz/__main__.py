@@ -192,6 +192,7 @@ def faults(as_json: bool) -> None:
         return
     for fault in FAULTS.values():
         click.echo(f"{fault.name}  ({fault.group})\n  {fault.doc}\n  modelled on {fault.modelled_on}")
+        click.echo(f"  shows on {' '.join(fault.models)}")
         for kind, schedule in fault.smallest.items():
             click.echo(f"  {kind}, smallest known:")
             click.echo("\n".join("    " + line for line in format_schedule(schedule).splitlines()))

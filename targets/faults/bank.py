@@ -14,6 +14,11 @@ from typing import Any
 from targets.decoder import Decoder, Parts
 from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
 
+PREFILLS_TOGETHER = ("tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-mixtral")
+"""Rotary and learned positions, full and sliding masks: prompts of unequal length share a forward."""
+EVERYWHERE = (*PREFILLS_TOGETHER, "tiny-bloom")
+"""ALiBi as well, whose mask has columns only and which has no position ids: each prompt has a forward of its own."""
+
 
 class Probe:
     """Whether a planted fault did anything: a fault that is a dead store proves nothing.
@@ -61,7 +66,7 @@ class Fault:
     mixins: Mapping[str, type[Any]]
     smallest: Mapping[Kind, Schedule]
     checks: tuple[CheckName, ...]
-    models: tuple[str, ...] = ("tiny",)
+    models: tuple[str, ...] = EVERYWHERE
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property

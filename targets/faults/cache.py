@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from targets.decoder import Feed, Rows, Runner, SlotStore
-from targets.faults.bank import Fault, Probe, at_once, request
+from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, request
 from targets.models import Plan
 from targets.protocol import CheckName, Kind
 
@@ -224,6 +224,7 @@ FAULTS = (
         mixins={"store": ExpandedStore, "runner": ExpandedRunner},
         smallest={Kind.LEAK: at_once(request((1, 2), 1), request((1, 3), 1))},
         checks=_LEAKS,
+        models=PREFILLS_TOGETHER,
     ),
     Fault(
         name="layer-off-by-one",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from targets.decoder import Feed, Rows, Runner
-from targets.faults.bank import Fault, Probe, at_once, request, schedule
+from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, request, schedule
 from targets.protocol import CheckName, Kind, Step
 
 _ISOLATION = (CheckName.ISOLATION,)
@@ -128,6 +128,7 @@ FAULTS = (
             Kind.LEAK: schedule(request((1, 2), 1), request((3,), 2), Step(), request((4,), 1)),
         },
         checks=(CheckName.ISOLATION, CheckName.SWAP),
+        models=PREFILLS_TOGETHER,
     ),
     Fault(
         name="padding-visible",
@@ -140,6 +141,7 @@ FAULTS = (
             Kind.OWNERSHIP: at_once(request((1, 2), 2), request((1, 2, 3), 1)),
         },
         checks=(CheckName.ISOLATION, CheckName.OWNERSHIP),
+        models=PREFILLS_TOGETHER,
     ),
     Fault(
         name="position-of-longest",
@@ -149,6 +151,7 @@ FAULTS = (
         mixins={"runner": LongestPositionRunner},
         smallest={Kind.INTERFERENCE: at_once(request((1,), 2), request((1, 2), 2))},
         checks=_ISOLATION,
+        models=PREFILLS_TOGETHER,
     ),
     Fault(
         name="position-restarts",
@@ -158,5 +161,6 @@ FAULTS = (
         mixins={"runner": RestartedPositionRunner},
         smallest={Kind.WRONG_ALONE: at_once(request((1,), 2))},
         checks=_ISOLATION,
+        models=PREFILLS_TOGETHER,
     ),
 )

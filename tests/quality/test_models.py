@@ -1,0 +1,30 @@
+"""On which position schemes a fault shows: rotary is every other test's, learned positions and ALiBi are these."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.conductor import run_trio
+from fuzz.judge import Judge
+from targets.decoder import SlotsFactory
+from targets.faults import FAULTS
+from targets.models import find_model
+from tests.quality.planting import smallest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-bloom"])
+def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str) -> None:
+    found = find_model(model)
+    reference = Judge(SlotsFactory(found)).reference({})
+    shows = []
+    for fault in FAULTS.values():
+        judge = Judge(SlotsFactory(found, fault.plant()))
+        judge.reference = lambda settings: reference  # type: ignore[method-assign]  # one model, one rounding bound
+        kinds = [
+            any(run_trio(judge.same, smallest(fault.name, kind), kind, check) for check in fault.checks)
+            for kind in fault.kinds
+        ]
+        if all(kinds):
+            shows.append(fault.name)
+    assert shows == [fault.name for fault in FAULTS.values() if model in fault.models]
