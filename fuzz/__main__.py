@@ -5,6 +5,7 @@ Exit codes: 0 nothing wrong; 1 something found; 2 bad use or bad input; 3 undeci
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -12,8 +13,6 @@ from typing import Any
 
 import click
 import msgspec
-
-from targets.protocol import BadInput
 
 _NOT_YET = {
     "sanitize": "checks on every cell",
@@ -23,6 +22,13 @@ _NOT_YET = {
 }
 
 
+def _bad(name: str, rule: str, got: object, where: str = "") -> Exception:
+    """A user's mistake. Imported late, as everything here that brings torch: `--help` should not wait for it."""
+    from targets.protocol import BadInput
+
+    return BadInput(name, rule, got, where)
+
+
 class _Group(click.Group):
     """Says a user's mistake in one sentence and exits with 2, without usage lines and without a traceback."""
 
@@ -30,14 +36,24 @@ class _Group(click.Group):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
-        except BadInput as error:
-            click.echo(str(error), err=True)
+        except click.NoSuchOption as error:
+            click.echo(f"option must be one that the command has (see --help), got {error.option_name}", err=True)
+            code = 2
+        except click.MissingParameter as error:
+            name = "argument" if error.param is None else error.param.make_metavar(error.ctx or click.Context(self))
+            click.echo(f"{name} must be given, got nothing (see --help)", err=True)
             code = 2
         except click.ClickException as error:
             click.echo(" ".join(error.format_message().split()), err=True)
             code = 2
         except click.Abort:
+            click.echo("stopped", err=True)
             code = 130
+        except ValueError as error:
+            if type(error).__name__ != "BadInput":
+                raise
+            click.echo(" ".join(str(error).split()), err=True)
+            code = 2
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -57,9 +73,9 @@ class _Number(click.ParamType[Any]):
         try:
             number = self.kind(value)
         except (TypeError, ValueError) as error:
-            raise BadInput(option, rule, value) from error
+            raise _bad(option, rule, value) from error
         if not self.low <= number <= self.high:
-            raise BadInput(option, rule, value)
+            raise _bad(option, rule, value)
         return number
 
 
@@ -102,7 +118,7 @@ def run(
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
     for name, value in later.items():
         if value:
-            raise BadInput(f"--{name}", f"left out ({_NOT_YET[name]} is not built yet)", value)
+            raise _bad(f"--{name}", f"left out ({_NOT_YET[name]} is not built yet)", value)
     from fuzz.run import Run, console, set_threads
     from fuzz.run import run as run_search
     from fuzz.search import Limits
@@ -113,8 +129,9 @@ def run(
     factory = build(spec)
     settings = _settings(factory.knobs, sets, {"dtype": dtype, "device": device})
     _check_file(json_path)
-    if out.exists() and not out.is_dir():
-        raise BadInput("--out", "a folder", out)
+    above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise _bad("--out", "a folder that can be written", out)
     if schedules is None and seconds is None:
         schedules = 1000
     asked = Run(
@@ -275,8 +292,8 @@ def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int,
 
 def _check_file(path: Path | None) -> None:
     """Refuses a file to write that can't be one, before any work is done."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise BadInput("--json", "a file in a folder that exists", path)
+    if path is not None and ((path.exists() and not path.is_file()) or not path.absolute().parent.is_dir()):
+        raise _bad("--json", "a plain file in a folder that exists", path)
 
 
 def _settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:
@@ -286,12 +303,14 @@ def _settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, st
     for word in sets:
         name, separator, value = word.partition("=")
         if not separator:
-            raise BadInput("--set", "KNOB=VALUE", word)
+            raise _bad("--set", "KNOB=VALUE", word)
         words.append((name, value, "--set"))
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, text, where in words:
         if name not in by_name:
-            raise BadInput("knob", "one of " + ", ".join(by_name), name, where)
+            raise _bad("knob", "one of " + ", ".join(by_name), name, where)
+        if name in settings:
+            raise _bad("knob", "set once", name, where)
         settings[name] = by_name[name].parse(text, where)
     return settings
 

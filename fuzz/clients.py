@@ -12,6 +12,8 @@ import trio
 
 from targets.protocol import Crashed, Emitted, Event, Reason, Request, Target
 
+RAISED = (Exception, SystemExit)
+"""What a target may raise without ending more than its replay."""
 STREAM_EVENTS_MAX = 16
 """As many events a client's stream holds before the client must hear them."""
 
@@ -85,14 +87,14 @@ class Client:
             self.deadline = trio.current_time() + self.request.deadline_s
         try:
             self.reply = self.target.submit(self.submission, self.request)
-        except Exception as error:  # whatever the target raises is a finding
+        except RAISED as error:  # whatever the target raises is a finding
             self.reply = [Crashed("submit", sentence(error), (self.submission,))]
 
     def give_up(self, reason: Reason) -> None:
         """Cancels its request."""
         try:
             self.reply = self.target.cancel(self.submission, reason)
-        except Exception as error:  # whatever the target raises is a finding
+        except RAISED as error:  # whatever the target raises is a finding
             self.reply = [Crashed("cancel", sentence(error), (self.submission,))]
 
     def hear(self) -> None:
@@ -101,7 +103,7 @@ class Client:
         self.unheard.clear()
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: BaseException) -> str:
     """An exception as one line, without memory addresses, which differ from replay to replay, and line breaks."""
     words = " ".join(str(error).split())
     return re.sub(r"0x[0-9a-fA-F]{6,}", "0x…", f"{type(error).__name__}: {words}")[:500]

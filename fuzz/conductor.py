@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import MockClock
 
-from fuzz.clients import STREAM_EVENTS_MAX, Client, sentence, troupe
+from fuzz.clients import RAISED, STREAM_EVENTS_MAX, Client, sentence, troupe
 from targets.protocol import (
     Admitted,
     Asked,
@@ -79,7 +79,7 @@ async def play(factory: Factory, schedule: Schedule, audits: bool = True) -> Tra
         target = factory.open(schedule.settings)
     except BadInput:
         raise
-    except Exception as error:  # whatever the target raises is a finding
+    except RAISED as error:  # whatever the target raises is a finding
         return (Crashed("open", sentence(error), ()),)
     conductor = Conductor(target, schedule, audits=audits and factory.control.audit)
     try:
@@ -179,16 +179,21 @@ class Conductor:
         """Steps the target; what it raises is an event like any other."""
         try:
             return self.target.step(rows)
-        except Exception as error:  # whatever the target raises is a finding
+        except RAISED as error:  # whatever the target raises is a finding
             return [self.crash("step", error)]
 
     async def record(self, events: list[Event]) -> None:
-        """Writes down what the target said, and puts in each client's stream what concerns it; a full stream is heard."""
+        """Writes down what the target said, and puts in each client's stream what concerns it; a full stream is heard.
+
+        What is no event, or speaks of nobody, ends the replay as a crash would.
+        """
+        if not isinstance(events, list) or not all(isinstance(event, Event) for event in events):
+            events = [self.crash("answer", TypeError(f"a list of events is due, not {events!r}"))]
         self.trace += events
         for event in events:
             if isinstance(event, Emitted | Finished | Refused):
                 if not 0 <= event.submission < len(self.clients):
-                    self.trace.append(self.crash("step", KeyError(f"no request #{event.submission}")))
+                    self.trace.append(self.crash("answer", LookupError(f"there is no request #{event.submission}")))
                     self.over = True
                     return
                 client = self.clients[event.submission]
@@ -209,7 +214,7 @@ class Conductor:
             return
         try:
             audit = self.target.audit()
-        except Exception as error:  # whatever the target raises is a finding
+        except RAISED as error:  # whatever the target raises is a finding
             self.trace.append(self.crash("audit", error))
             self.over = True
         else:
@@ -220,11 +225,11 @@ class Conductor:
         """Closes the target; that this raises counts only if nothing else went wrong before."""
         try:
             self.target.close()
-        except Exception as error:  # whatever the target raises is a finding
+        except RAISED as error:  # whatever the target raises is a finding
             if not self.over:
                 self.trace.append(self.crash("close", error))
 
-    def crash(self, doing: str, error: Exception) -> Crashed:
+    def crash(self, doing: str, error: BaseException) -> Crashed:
         """The event for what the target raised, with everyone who was waiting then."""
         return Crashed(doing, sentence(error), tuple(client.submission for client in self.clients if client.live))
 

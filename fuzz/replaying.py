@@ -59,7 +59,9 @@ class Replayer:
             factory = self._factory(repro.target, str(path))
             repros.check_against(repro, factory, str(path))
         except BadInput as error:
-            return Replayed(str(path), Outcome.ERROR, error=str(error))
+            sentence = " ".join(str(error).split())
+            where = "" if str(path) in sentence else f" ({path})"
+            return Replayed(str(path), Outcome.ERROR, error=sentence + where)
         judge = Judge(factory)
         trace = run_trio(judge.replay, repro.schedule)
         wanted = repro.finding
@@ -71,7 +73,8 @@ class Replayer:
 
     def _factory(self, spec: TargetSpec, where: str) -> Factory:
         """The factory of a spec, built once."""
-        if ":" in spec.target and spec.target != self.own and not spec.target.startswith("targets."):
+        ours = self.own is None and spec.target.startswith("targets.")
+        if ":" in spec.target and spec.target != self.own and not ours:
             raise BadInput("--target", f"{spec.target} for this repro", self.own or "none", where)
         if spec not in self._factories:
             self._factories[spec] = build(spec)

@@ -37,7 +37,7 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         versions: Of Python and the libraries that arithmetic depends on.
     """
 
-    version: Annotated[int, msgspec.Meta(ge=REPRO_VERSION, le=REPRO_VERSION)] = REPRO_VERSION
+    version: Annotated[int, msgspec.Meta(ge=REPRO_VERSION, le=REPRO_VERSION)]
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
     signature: str
     target: TargetSpec
@@ -57,6 +57,7 @@ def make(failure: Failure, spec: TargetSpec, factory: Factory, bound: float, see
     parts = (failure.schedule.key().decode(), repr(spec), factory.identity, failure.finding.kind, failure.trace_digest)
     name = hashlib.sha256("\n".join(parts).encode())
     return Repro(
+        version=REPRO_VERSION,
         id=name.hexdigest()[:12],
         signature=failure.signature,
         target=spec,
@@ -116,7 +117,7 @@ def load(path: Path) -> Repro:
     except OSError as error:
         raise BadInput("repro", "a file that can be read", path, error.strerror or "unreadable") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput("repro", f"JSON of a repro, version {REPRO_VERSION}", error, str(path)) from error
+        raise BadInput("repro", f"JSON of a repro, version {REPRO_VERSION}", "something else", f"{path}: {error}") from error
     check_references(repro.schedule, str(path))
     return repro
 
@@ -126,7 +127,10 @@ def check_against(repro: Repro, factory: Factory, where: str) -> None:
     check_settings(factory.knobs, repro.schedule.settings, where)
     if factory.identity != repro.identity:
         raise BadInput("model", repro.identity, factory.identity, where)
-    for submission, request in enumerate(submissions(repro.schedule)):
+    victim, requests = repro.finding.submission, submissions(repro.schedule)
+    if victim is not None and not 0 <= victim < len(requests):
+        raise BadInput("submission", f"one of the {len(requests)} of the schedule", victim, f"finding, {where}")
+    for submission, request in enumerate(requests):
         for token in (*request.prompt, *request.stop, *request.forced):
             # One id past the end is kept: that a target refuses it is something a schedule may ask.
             if token > factory.vocabulary:

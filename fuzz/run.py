@@ -54,7 +54,7 @@ def run(asked: Run) -> int:
             run_trio(search.run)
     except KeyboardInterrupt:
         interrupted = True
-    stored = _confirm(asked, search.tally)
+    stored = _stored(asked, search.tally)
     for path, repro in stored.items():
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
         asked.console.print()
@@ -119,11 +119,21 @@ def _found(asked: Run) -> Path:
     return asked.out / "found" / f"run-{os.getpid()}"
 
 
+def _stored(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
+    """Confirms what was found; a second Ctrl-C leaves it where it was written down first."""
+    if not asked.failures:
+        return {}
+    asked.console.print(f"replaying {len(asked.failures)} failures in a fresh process")
+    try:
+        return _confirm(asked, tally)
+    except KeyboardInterrupt:
+        asked.console.print(f"not confirmed: they lie in {_found(asked)}", markup=False)
+        return {}
+
+
 def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     """Replays every failure in a fresh process, and stores in `repros/` those that fail there too, bit for bit."""
     stored: dict[Path, repros.Repro] = {}
-    if not asked.failures:
-        return stored
     paths = [path for path, _ in asked.failures]
     outcomes = _found(asked) / "outcomes.json"
     own = ["--target", asked.spec.target] if ":" in asked.spec.target else []

@@ -19,7 +19,7 @@ from fuzz.mechanisms import mechanisms
 from fuzz.shrink import Shrunk, shrink
 from fuzz.strategies import Space, batches, schedules
 from oracle.finding import Finding, Report, Verdict
-from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, first_departure
+from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, first_departure, submissions
 
 SHRINKS_EACH = 3
 """So many failures of one kind and check are shrunk; later ones are counted."""
@@ -191,6 +191,11 @@ class Search:
         if finding is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
             return None
+        request = submissions(shrunk.schedule)[finding.submission or 0]
+        if finding.answer and not finding.isolated and self.judge.alphabet.has_all(request.prompt):
+            room = self.factory.context_tokens_max(shrunk.schedule.settings)
+            isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
+            finding = msgspec.structs.replace(finding, isolated=isolated)
         fired = mechanisms(shrunk.schedule, judgement.trace)
         events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(

@@ -46,6 +46,10 @@ class Alphabet:
         place = self._place.get(token)
         return token if place is None else self.ids[(place + shift) % len(self.ids)]
 
+    def has_all(self, prompt: tuple[int, ...]) -> bool:
+        """Whether a prompt is one that a network can be asked: not empty, and all in the vocabulary."""
+        return bool(prompt) and max(prompt) < self.vocabulary
+
     def complaint(self, event: Emitted) -> str | None:
         """What makes an emission one that no network over this vocabulary can have given, or None."""
         if not 0 <= event.token < self.vocabulary:
@@ -86,11 +90,11 @@ class Case:
 
     @cached_property
     def sound(self) -> dict[int, list[Emitted]]:
-        """The submissions whose tokens are all in the vocabulary and whose logits all have its width."""
+        """The submissions that a reference can be asked about: a prompt and tokens in the vocabulary, logits of its width."""
         return {
             submission: events
             for submission, events in self.emitted.items()
-            if all(self.alphabet.complaint(event) is None for event in events)
+            if 0 <= submission < len(self.requests) and all(self.alphabet.complaint(event) is None for event in events)
         }
 
     @cached_property

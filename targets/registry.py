@@ -67,13 +67,11 @@ def _import(path: str) -> Factory:
         sys.path.insert(0, "")  # a user's module lies where the command is typed
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise BadInput("target", "package.module:factory that can be imported", path, str(error)) from error
-    if not isinstance(found, Factory) and callable(found):
-        try:
+        if not isinstance(found, Factory) and callable(found):
             found = found()
-        except TypeError as error:
-            raise BadInput("target", "a factory, or to be called without arguments", path, str(error)) from error
+    except Exception as error:  # a user's own code may raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise BadInput("target", "package.module:factory that can be imported and called", path, reason) from error
     if not isinstance(found, Factory):
         raise BadInput("target", "a targets.protocol.Factory", type(found).__name__, path)
     return found

@@ -100,7 +100,6 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
                 if isinstance(seen, Change):
                     sources.append(other)
     named = " ".join(f"#{source}" for source in sources)
-    victim = case.requests[change.submission]
     return Finding(
         kind=Kind.LEAK,
         check=CheckName.SWAP,
@@ -109,7 +108,6 @@ def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding
         position=change.position,
         actual=case.answers[change.submission][change.position],
         answer=case.answers[change.submission],
-        isolated=case.reference.greedy(victim, case.context_tokens_max) if case.thorough else (),
         sources=tuple(sources),
         evidence=(
             f"swap: with other requests' tokens exchanged and everything else equal, the bits of token "

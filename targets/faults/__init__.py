@@ -16,10 +16,12 @@ FAULTS: dict[str, Fault] = {
 
 
 def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
-    """The faults by name; raises BadInput for one that is not in the bank."""
+    """The faults by name; raises BadInput for one that is not in the bank, or is named twice."""
     for name in names:
         if name not in FAULTS:
             raise BadInput("fault", "one of " + ", ".join(FAULTS), name, "--fault")
+        if names.count(name) > 1:
+            raise BadInput("fault", "named once", name, "--fault")
     return tuple(FAULTS[name] for name in names)
 
 

@@ -40,7 +40,11 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Target(Protocol):
-    """One running system under test. Methods may raise: that is a finding, not an error of ours."""
+    """One running system under test. Methods may raise: that is a finding, not an error of ours.
+
+    `submit`, `cancel` and `step` return lists of events. A target that keeps no account returns None from `audit`, and one
+    that holds nothing does nothing in `close`.
+    """
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Takes a request in; returns what happened at once (usually nothing, or Refused)."""

@@ -202,7 +202,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "out that is a file": (["--out", "taken"], "--out must be "),
     "json in no folder": (
         ["--json", "nowhere/run.json"],
-        "--json must be a file in a folder that exists, got nowhere/run.json",
+        "--json must be a plain file in a folder that exists, got nowhere/run.json",
     ),
     "json that is a folder": (["--json", "folder"], "--json must be "),
 }

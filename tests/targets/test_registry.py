@@ -18,13 +18,13 @@ from targets.registry import TargetSpec, build, default_model
         ),
         (
             TargetSpec(target="no_such_module:factory"),
-            "target must be package.module:factory that can be imported, got no_such_module:factory "
-            "(No module named 'no_such_module')",
+            "target must be package.module:factory that can be imported and called, got no_such_module:factory "
+            "(ModuleNotFoundError: No module named 'no_such_module')",
         ),
         (
             TargetSpec(target="targets.attention:no_such"),
-            "target must be package.module:factory that can be imported, got targets.attention:no_such "
-            "(module 'targets.attention' has no attribute 'no_such')",
+            "target must be package.module:factory that can be imported and called, got targets.attention:no_such "
+            "(AttributeError: module 'targets.attention' has no attribute 'no_such')",
         ),
         (
             TargetSpec(target="targets.attention:VOCABULARY"),
