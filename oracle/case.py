@@ -90,7 +90,7 @@ class Case:
 
     @cached_property
     def sound(self) -> dict[int, list[Emitted]]:
-        """The submissions that a reference can be asked about: a prompt and tokens in the vocabulary, logits of its width."""
+        """The submissions a reference can be asked about: prompt and tokens in the vocabulary, logits of its width."""
         return {
             submission: events
             for submission, events in self.emitted.items()
