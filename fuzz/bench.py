@@ -129,7 +129,7 @@ def _judged(factory: Factory, workload: list[Schedule], checks: Collection[Check
         return tokens
 
     run_trio(work, _WARM_UP)
-    judge.start_meters()
+    judge.begin()
     started = time.perf_counter()
     tokens = run_trio(work, len(workload))
     seconds = time.perf_counter() - started

@@ -16,7 +16,7 @@ Nothing that the target raises leaves this module: it becomes a `Crashed` event.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import trio
 from trio.testing import MockClock
@@ -48,6 +48,9 @@ from targets.protocol import (
 
 Result = TypeVar("Result")
 
+EVENTS = frozenset(get_args(Event))
+HEARD = (Emitted, Finished, Refused)
+"""What a target says to a client rather than about it."""
 IDLE_STEPS_MAX = 4
 """A target is stalled once so many steps in a row moved none of the requests that were live."""
 RUNAWAY_TOKENS = 4
@@ -111,6 +114,7 @@ class Conductor:
         self.clients = [
             Client(self.target, submission, request) for submission, request in enumerate(submissions(self.schedule))
         ]
+        self.timed = [client for client in self.clients if client.request.deadline_s is not None]
         self.actors = troupe(len(self.clients))
         self.coming = iter(self.clients)
         for index, op in enumerate(self.schedule.ops):
@@ -163,9 +167,8 @@ class Conductor:
             return
         self.trace.append(Stepped(self.steps))
         self.steps += 1
-        now = self.clock.current_time()
-        for client in self.clients:
-            if client.live and client.deadline <= now:
+        for client in self.timed:
+            if client.live and client.deadline <= self.clock.current_time():
                 await self.give_up(client, Reason.DEADLINE)
         if self.over:
             return
@@ -187,11 +190,11 @@ class Conductor:
 
         What is no event, or speaks of nobody, ends the replay as a crash would.
         """
-        if not isinstance(events, list) or not all(isinstance(event, Event) for event in events):
+        if not isinstance(events, list) or not EVENTS.issuperset(map(type, events)):
             events = [self.crash("answer", TypeError(f"a list of events is due, not {events!r}"))]
         self.trace += events
         for event in events:
-            if isinstance(event, Emitted | Finished | Refused):
+            if isinstance(event, HEARD):
                 if not 0 <= event.submission < len(self.clients):
                     self.trace.append(self.crash("answer", LookupError(f"there is no request #{event.submission}")))
                     self.over = True

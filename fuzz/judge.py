@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 
@@ -55,8 +56,10 @@ class Judge:
         self.alphabet = Alphabet(factory.vocabulary, factory.special_ids)
         self._references: dict[tuple[Setting, ...], Reference] = {}
 
-    def start_meters(self) -> None:
-        """Counts time inside forwards from now on."""
+    def begin(self) -> None:
+        """Counts time inside forwards from now on; what is loaded by now stays, and the collector need not look at it."""
+        gc.collect()
+        gc.freeze()
         self.target_meter.seconds = self.reference_meter.seconds = 0.0
 
     @property

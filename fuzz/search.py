@@ -121,7 +121,7 @@ class Search:
     async def run(self) -> Tally:
         """Generates and judges until a limit is reached."""
         self.judge.reference(self.settings)  # measured before the clock starts
-        self.judge.start_meters()
+        self.judge.begin()
         started = time.perf_counter()
         for schedule in itertools.islice(self.generate(), self.limits.schedules):
             await self.one(schedule)

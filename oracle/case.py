@@ -54,7 +54,7 @@ class Alphabet:
         """What makes an emission one that no network over this vocabulary can have given, or None."""
         if not 0 <= event.token < self.vocabulary:
             return f"token {event.token}, which is outside 0..{self.vocabulary - 1}"
-        if event.logits is not None and event.logits.shape != (self.vocabulary,):
+        if event.logits is not None and (event.logits.dim() != 1 or len(event.logits) != self.vocabulary):
             return f"logits of shape {list(event.logits.shape)}, not [{self.vocabulary}]"
         return None
 

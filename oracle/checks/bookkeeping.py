@@ -24,6 +24,9 @@ from targets.protocol import (
     Trace,
 )
 
+HEARD = (Emitted, Finished, Refused)
+"""What a target says to a client."""
+
 
 def bookkeeping(case: Case) -> Generator[Schedule, Trace, Report]:
     """BOOKKEEPING at each request's first complaint. Asks for no variants."""
@@ -63,7 +66,7 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
                 submitted_at[next(coming)] = seconds
             elif isinstance(op, Cancel):
                 cancelled.add(op.submission)
-        elif isinstance(event, Emitted | Finished | Refused):
+        elif isinstance(event, HEARD):
             who = event.submission
             if who not in submitted_at:
                 yield index, who, f"request #{who} was answered before it asked"

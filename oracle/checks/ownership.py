@@ -21,6 +21,8 @@ from targets.protocol import (
     Trace,
 )
 
+ENDS = (Finished, Refused)
+
 
 def ownership(case: Case) -> Generator[Schedule, Trace, Report]:
     """OWNERSHIP at the first account that does not add up with what was reported. Asks for no variants."""
@@ -47,7 +49,7 @@ def _complaints(case: Case) -> Iterator[tuple[int, int | None, str]]:
                 waiting.remove(event.submission)
         elif isinstance(event, Emitted):
             tokens[event.submission] = tokens.get(event.submission, 0) + 1
-        elif isinstance(event, Finished | Refused):
+        elif isinstance(event, ENDS):
             slots.pop(event.submission, None)
             if event.submission in waiting:
                 waiting.remove(event.submission)

@@ -77,7 +77,7 @@ class Runner:
         batch, width = len(feeds), max(counts)
         if width == 1:
             ids, positions, slots_ = self.on_device([[tokens[0] for _, tokens in feeds], starts, slots])
-            return Rows(ids.view(batch, 1), positions.view(batch, 1), slots_, max(starts) + 1, last=None, written=None)
+            return Rows(ids[:, None], positions[:, None], slots_, max(starts) + 1, last=None, written=None)
         padded = [(*tokens, *[tokens[-1]] * (width - len(tokens))) for _, tokens in feeds]
         places = [
             (*range(start, start + count), *[start + count - 1] * (width - count))
