@@ -52,20 +52,24 @@ def departures(
         return
     expected = torch.cat([reference.logits(requests[who].prompt, answer) for who, answer in answers.items()])
     differences = [0.0] * len(expected) if logits is None else _differences(logits, expected)  # [N]
-    tokens = torch.tensor([token for answer in answers.values() for token in answer], device=expected.device)
-    regrets = (expected.amax(dim=-1) - expected.gather(1, tokens[:, None])[:, 0]).tolist()
+    greedy = expected.argmax(dim=-1).tolist()
     start = 0
     for who, answer in answers.items():
         free = len(requests[who].forced)
         for position, token in enumerate(answer):
-            size, bound = differences[start + position], reference.bound
-            if size <= bound and position >= free:
-                size, bound = regrets[start + position], 2 * reference.bound  # either logit may be off by the bound
+            index = start + position
+            size, bound = differences[index], reference.bound
+            if size <= bound and position >= free and token != greedy[index]:
+                size, bound = _regret(expected[index], token), 2 * reference.bound  # either logit may be off by the bound
             if not size <= bound:
-                greedy = int(expected[start + position].argmax())
-                yield Suspect(who, position, size, bound, greedy, token)
+                yield Suspect(who, position, size, bound, greedy[index], token)
                 break
         start += len(answer)
+
+
+def _regret(expected: torch.Tensor, token: int) -> float:
+    """How far a token's logit lies below the best one of [V]; zero for the greedy token, which is not asked about."""
+    return float(expected.max() - expected[token])
 
 
 def _differences(shown: torch.Tensor, expected: torch.Tensor) -> list[float]:
