@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-FACTOR = 8.0
-"""Bound over envelope, for precisions in which an experiment follows. A target's own shapes (ragged batches, one-token
-rows) are not among those measured here: on clean runs of seven tiny models its differences reached 1.7 to 8.8 times the
-envelope in float32 and 0.6 to 1.5 times in bfloat16."""
-FACTOR_EXACT = 64.0
-"""The same in float64, where what is beyond the bound needs no further experiment. Clean runs reached
-2.5 times the envelope, and 64 times it is still under 1e-12 of a logit (1e-5 for BLOOM, whose softmax is float32)."""
+FACTORS = {torch.float64: 64.0, torch.float32: 8.0}
+"""Bound over envelope, by precision. A target's own shapes (ragged batches, one-token rows) are not among those measured
+here: on clean runs of seven tiny models its differences reached 2.5 times the envelope in float64 and 1.7 to 8.8 times in
+float32. In float64 what is beyond the bound needs no further experiment, and 64 times the envelope is still under 1e-12 of
+a logit (1e-5 for BLOOM, whose softmax is float32)."""
+FACTOR_HALF = 2.0
+"""The same in bfloat16 and float16, where clean runs reached 0.6 to 1.5 times: their unit in the last place, which is the
+least that the envelope can be, is already what another order of the sums makes."""
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
@@ -50,8 +51,8 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
 
 def bound(network: nn.Module, vocabulary: int) -> float:
     """The logit difference beyond which a request is a suspect."""
-    exact = next(network.parameters()).dtype == torch.float64
-    return (FACTOR_EXACT if exact else FACTOR) * envelope(network, vocabulary)
+    dtype = next(network.parameters()).dtype
+    return FACTORS.get(dtype, FACTOR_HALF) * envelope(network, vocabulary)
 
 
 def _logits(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:

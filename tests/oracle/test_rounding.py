@@ -8,7 +8,7 @@ from torch import nn
 
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
-from oracle.rounding import FACTOR, bound, envelope
+from oracle.rounding import FACTORS, bound, envelope
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
@@ -26,7 +26,7 @@ class Loud(nn.Module):
 
 def test_the_envelope_is_the_largest_difference_between_forwards_of_unequal_shape() -> None:
     assert envelope(Loud(), vocabulary=8) == 0.25
-    assert bound(Loud(), vocabulary=8) == 0.25 * FACTOR
+    assert bound(Loud(), vocabulary=8) == 0.25 * FACTORS[torch.float32]
 
 
 @pytest.mark.slow
