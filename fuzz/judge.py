@@ -6,8 +6,8 @@ import gc
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 
-from fuzz.conductor import play
 from fuzz.meter import Meter
+from fuzz.stage import InProcess, Stage
 from oracle.case import Alphabet, Case
 from oracle.checks import CHECKS
 from oracle.finding import Finding, Report, Verdict
@@ -44,12 +44,14 @@ class Judge:
     """Judges schedules on one factory's targets, with one reference for each precision.
 
     Attributes:
+        stage: Where schedules are played; in this process unless told otherwise.
         replays: Traces made so far, variants included.
         target_meter, reference_meter: Time inside forwards.
     """
 
-    def __init__(self, factory: Factory) -> None:
+    def __init__(self, factory: Factory, stage: Stage | None = None) -> None:
         self.factory = factory
+        self.stage = stage or InProcess(factory)
         self.replays = 0
         self.target_meter = Meter()
         self.reference_meter = Meter()
@@ -117,7 +119,7 @@ class Judge:
         """One trace on a fresh target; variants, of which no check asks for accounts, go without."""
         self.target_meter.watch(self.factory.module(schedule.settings))
         self.replays += 1
-        return await play(self.factory, schedule, audits)
+        return await self.stage.play(schedule, audits)
 
     def reference(self, settings: Mapping[str, Setting]) -> Reference:
         """The reference in the precision of these settings, its rounding bound measured once."""

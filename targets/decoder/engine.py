@@ -130,7 +130,7 @@ class Decoder:
         slots, tokens = self.batch.slots(), self.batch.tokens()
         running = [self.live[self.batch.submissions[row]] for row in chosen]
         return [
-            (slots[row], [tokens[row]] if request.answer else request.request.prompt)
+            Feed(slots[row], [tokens[row]] if request.answer else request.request.prompt, request.submission)
             for row, request in zip(chosen, running, strict=True)
         ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,13 @@ from torch import nn
 from targets.decoder.slots import Rows, SlotCache, SlotStore
 from targets.models import Plan, logits_of
 
-Feed = tuple[int, Sequence[int]]
-"""What a row brings to a forward: its slot, and its new tokens."""
+
+class Feed(NamedTuple):
+    """What a row brings to a forward: its slot, its new tokens, and the request it serves."""
+
+    slot: int
+    tokens: Sequence[int]
+    submission: int
 
 
 class Runner:
@@ -52,18 +57,18 @@ class Runner:
         everything = list(range(len(feeds)))
         if self.prefill == "mixed":
             return [everything]
-        decodes = [index for index in everything if len(feeds[index][1]) == 1]
-        prompts = [index for index in everything if len(feeds[index][1]) > 1]
+        decodes = [index for index in everything if len(feeds[index].tokens) == 1]
+        prompts = [index for index in everything if len(feeds[index].tokens) > 1]
         groups = [[index] for index in prompts] if self.prefill == "alone" else [prompts]
         return [group for group in (*groups, decodes) if group]
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""
-        counts = [len(tokens) for _, tokens in feeds]
-        rows = self.place(feeds, [self.store.lengths[slot] for slot, _ in feeds])
+        counts = [len(feed.tokens) for feed in feeds]
+        rows = self.place(feeds, [self.store.lengths[feed.slot] for feed in feeds])
         output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **self.masks(rows))
-        for (slot, _), count in zip(feeds, counts, strict=True):
-            self.store.grew(slot, count)
+        for feed, count in zip(feeds, counts, strict=True):
+            self.store.grew(feed.slot, count)
         logits = logits_of(output)
         return logits[:, 0] if rows.last is None else logits[rows.last]
 
@@ -72,13 +77,13 @@ class Runner:
 
         A step of decodes only, by far the most frequent, takes the short way: every row has one token, and it is kept.
         """
-        slots = [slot for slot, _ in feeds]
-        counts = [len(tokens) for _, tokens in feeds]
+        slots = [feed.slot for feed in feeds]
+        counts = [len(feed.tokens) for feed in feeds]
         batch, width = len(feeds), max(counts)
         if width == 1:
-            ids, positions, slots_ = self.on_device([[tokens[0] for _, tokens in feeds], starts, slots])
+            ids, positions, slots_ = self.on_device([[feed.tokens[0] for feed in feeds], starts, slots])
             return Rows(ids[:, None], positions[:, None], slots_, max(starts) + 1, last=None, written=None)
-        padded = [(*tokens, *[tokens[-1]] * (width - len(tokens))) for _, tokens in feeds]
+        padded = [(*feed.tokens, *[feed.tokens[-1]] * (width - len(feed.tokens))) for feed in feeds]
         places = [
             (*range(start, start + count), *[start + count - 1] * (width - count))
             for start, count in zip(starts, counts, strict=True)

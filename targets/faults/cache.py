@@ -146,7 +146,7 @@ class ExpandedRunner(Runner):
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         first: dict[int, int] = {}
-        for slot, tokens in feeds:
+        for slot, tokens, _ in feeds:
             if self.store.lengths[slot] == 0:
                 self.expanded_prompt.reach()
                 source = first.setdefault(tokens[0], slot)

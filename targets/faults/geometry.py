@@ -47,13 +47,16 @@ class PaddedRunner(Runner):
     padding_visible: Probe
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        width = max(len(tokens) for _, tokens in feeds)
-        self.true_counts = [len(tokens) for _, tokens in feeds]
-        padded = [(slot, (*tokens, *[tokens[-1]] * self._padding(slot, len(tokens), width))) for slot, tokens in feeds]
+        width = max(len(feed.tokens) for feed in feeds)
+        self.true_counts = [len(feed.tokens) for feed in feeds]
+        padded = [
+            feed._replace(tokens=(*feed.tokens, *[feed.tokens[-1]] * self._padding(feed.slot, len(feed.tokens), width)))
+            for feed in feeds
+        ]
         logits = super().forward(padded)
         if self.padding_visible.honest:
-            for (slot, tokens), true in zip(padded, self.true_counts, strict=True):
-                self.store.grew(slot, true - len(tokens))
+            for feed, true in zip(padded, self.true_counts, strict=True):
+                self.store.grew(feed.slot, true - len(feed.tokens))
         return logits
 
     def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
@@ -100,9 +103,9 @@ class RestartedPositionRunner(Runner):
         self.prompt_lengths = torch.zeros(len(self.store.lengths), dtype=torch.int64)
 
     def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
-        for (slot, tokens), start in zip(feeds, starts, strict=True):
+        for feed, start in zip(feeds, starts, strict=True):
             if start == 0:
-                self.prompt_lengths[slot] = len(tokens)
+                self.prompt_lengths[feed.slot] = len(feed.tokens)
         return super().place(feeds, starts)
 
     def masks(self, rows: Rows) -> dict[str, Any]:

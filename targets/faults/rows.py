@@ -69,7 +69,7 @@ class ClientStateDecoder(Decoder):
                 probe.reach()
                 token = self._last_tokens()[self._key(running)]
                 probe.change(token != running.answer[-1])
-                feeds[index] = (feeds[index][0], [token])
+                feeds[index] = feeds[index]._replace(tokens=[token])
         return feeds
 
     def _key(self, running: Running) -> tuple[str, int]:

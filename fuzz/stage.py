@@ -1,0 +1,56 @@
+"""Stages: where schedules are played, each on a fresh target.
+
+A stage may carry something over from one replay to the next that a target should not see (a network's own state, a cache
+in a module). `renewed` gives a stage on which nothing has run yet, so that a check can tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fuzz.conductor import play
+from targets.protocol import Factory, Schedule, Trace
+
+
+class Stage(Protocol):
+    """Plays schedules."""
+
+    async def play(self, schedule: Schedule, audits: bool = True) -> Trace:
+        """One trace on a fresh target.
+
+        Args:
+            audits: Whether the trace has the target's account of its storage after every step, if it can give one.
+
+        Raises:
+            BadInput: if the schedule's settings are not the target's.
+        """
+
+    def renewed(self) -> Stage:
+        """Another stage of the same kind on which nothing has run."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class InProcess:
+    """Plays in this process, on the targets of one factory.
+
+    Attributes:
+        rebuild: Builds the factory anew, its network included; without it, a fresh target is as fresh as it gets.
+    """
+
+    def __init__(self, factory: Factory, rebuild: Callable[[], Factory] | None = None) -> None:
+        self.factory = factory
+        self.rebuild = rebuild
+
+    async def play(self, schedule: Schedule, audits: bool = True) -> Trace:
+        """As `Stage.play`."""
+        return await play(self.factory, schedule, audits)
+
+    def renewed(self) -> InProcess:
+        """A stage with a factory of its own."""
+        return InProcess(self.factory if self.rebuild is None else self.rebuild(), self.rebuild)
+
+    def close(self) -> None:
+        """Nothing is held."""
