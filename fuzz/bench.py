@@ -15,7 +15,9 @@ from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from fuzz.search import Failure, Limits, Search
 from fuzz.shrink import sort_key
+from fuzz.stage import InProcess
 from fuzz.strategies import Space, batches, schedules
+from oracle.checks import ROUTINE
 from oracle.reference import Reference
 from targets.faults import Fault
 from targets.protocol import CheckName, Factory, Request, Schedule, emitted_by_submission, submissions
@@ -33,8 +35,8 @@ def speed(count: int) -> dict[str, float]:
     factory = build(TargetSpec())
     workload = list(itertools.islice(batches(schedules(Space.of(factory)), WORKLOAD_SEED), count))
     requests = [request for schedule in workload for request in submissions(schedule)]
-    judged = _judged(factory, workload, tuple(CheckName))
-    unswapped = _judged(factory, workload, [name for name in CheckName if name is not CheckName.SWAP])
+    judged = _judged(factory, workload, ROUTINE)
+    unswapped = _judged(factory, workload, [name for name in ROUTINE if name is not CheckName.SWAP])
     alone_s, generate_s, tokens = _alone(factory, requests[: 2 * count])
     return {
         "schedules": float(count),
@@ -78,8 +80,10 @@ class Trial(msgspec.Struct, frozen=True):
 def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int) -> Iterator[Trial]:
     """Each fault alone: how soon it is found, what it shrinks to, and what that took."""
     for fault, seed in itertools.product(faults, seeds):
-        factory = build(TargetSpec(model=fault.models[0], faults=(fault.name,)))
-        search = Search(factory, seed, Limits(schedules=schedules_max), dict(fault.settings))
+        spec = TargetSpec(model=fault.models[0], faults=(fault.name,))
+        factory = build(spec)
+        stage = InProcess(factory, functools.partial(build, spec))
+        search = Search(factory, seed, Limits(schedules=schedules_max), dict(fault.settings), stage=stage)
         search.enough = functools.partial(_is_rightful, fault)
         started = time.perf_counter()
         tally = run_trio(search.run)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fuzz.meter import Meter
 from fuzz.stage import InProcess, Stage
-from oracle.case import Alphabet, Case
-from oracle.checks import CHECKS
+from oracle.case import Accounted, Alphabet, Anew, Ask, Case
+from oracle.checks import CHECKS, ROUTINE
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
 from targets.protocol import CheckName, Factory, Kind, Schedule, Setting, Trace
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,19 @@ class Judgement:
         crashed_checks: Checks that raised, with the error: the verdict is then at least UNKNOWN.
     """
 
-    schedule: Schedule
-    trace: Trace
+    case: Case
     report: Report
     crashed_checks: tuple[str, ...] = ()
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was asked."""
+        return self.case.schedule
+
+    @property
+    def trace(self) -> Trace:
+        """What happened."""
+        return self.case.trace
 
     @property
     def verdict(self) -> Verdict:
@@ -74,16 +87,17 @@ class Judge:
         inside = self.target_meter.seconds + self.reference_meter.seconds
         return max(0.0, 1 - inside / seconds) if seconds else 0.0
 
-    async def judge(
-        self, schedule: Schedule, checks: Collection[CheckName] = tuple(CHECKS), thorough: bool = False
-    ) -> Judgement:
+    async def judge(self, schedule: Schedule, checks: Collection[CheckName] = ROUTINE, thorough: bool = False) -> Judgement:
         """Replays a schedule on a fresh target and asks `checks`, in order; `thorough` also names sources.
 
         Raises:
             BadInput: if the schedule's settings are not the target's.
         """
-        trace = await self.replay(schedule)
-        case = Case(
+        return await self.ask(self.case(schedule, await self.replay(schedule), thorough), checks)
+
+    def case(self, schedule: Schedule, trace: Trace, thorough: bool = False) -> Case:
+        """What the checks may know of a schedule and its trace."""
+        return Case(
             schedule=schedule,
             trace=trace,
             control=self.factory.control,
@@ -92,14 +106,17 @@ class Judge:
             context_tokens_max=self.factory.context_tokens_max(schedule.settings),
             thorough=thorough,
         )
+
+    async def ask(self, case: Case, checks: Collection[CheckName]) -> Judgement:
+        """Asks `checks` of a trace, in order, and replays the variants they want."""
         report, crashed = Report(), []
         for name, check in CHECKS.items():
             if name in checks:
                 try:
-                    report.add(await self._drive(check(case)))
+                    report.add(await self.drive(check(case)))
                 except Exception as error:  # a check that crashes must not pass, nor stop the others
                     crashed.append(f"{name}: {type(error).__name__}: {error}")
-        return Judgement(schedule, trace, report, tuple(crashed))
+        return Judgement(case, report, tuple(crashed))
 
     async def same(self, schedule: Schedule, kind: Kind, check: CheckName) -> Finding | None:
         """A finding of this kind by this check in a schedule, or None.
@@ -107,13 +124,13 @@ class Judge:
         A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
         not is every request tried as a victim in turn.
         """
-        rounds = [(check, False)] if check is not CheckName.SWAP else [(CheckName.ISOLATION, False), (check, True)]
-        for name, thorough in rounds:
-            judgement = await self.judge(schedule, [name], thorough)
-            for finding in judgement.findings:
-                if finding.kind is kind and finding.check is check:
-                    return finding
-        return None
+        first = CheckName.ISOLATION if check is CheckName.SWAP else check
+        case = self.case(schedule, await self.replay(schedule), thorough=check is CheckName.REPEAT)
+        case = dataclasses.replace(case, wanted=kind)
+        found = _like(await self.ask(case, [first]), kind, check)
+        if found is None and first is not check:
+            found = _like(await self.ask(dataclasses.replace(case, thorough=True), [check]), kind, check)
+        return found
 
     async def replay(self, schedule: Schedule, audits: bool = True) -> Trace:
         """One trace on a fresh target; variants, of which no check asks for accounts, go without."""
@@ -130,12 +147,39 @@ class Judge:
             self.reference_meter.watch(network)
         return self._references[key]
 
-    async def _drive(self, check: Generator[Schedule, Trace, Report]) -> Report:
-        """Feeds a check the traces it asks for."""
+    async def drive(self, questions: Generator[Ask, Trace, Answer]) -> Answer:
+        """Feeds a check, or other questions of that shape, the traces they ask for; gives what they return."""
+        anew: Stage | None = None
         try:
-            variant = next(check)
+            asked = next(questions)
             while True:
-                variant = check.send(await self.replay(variant, audits=False))
+                if isinstance(asked, Anew):
+                    anew = self._renewed(anew)
+                asked = questions.send(await self._answer(asked, anew))
         except StopIteration as stop:
-            report: Report = stop.value
-            return report
+            answer: Answer = stop.value
+            return answer
+        finally:
+            if anew is not None:
+                anew.close()
+
+    async def _answer(self, asked: Ask, anew: Stage | None) -> Trace:
+        """The trace that a check asks for. Only where it says so has it accounts: most have no use for them."""
+        if isinstance(asked, Schedule):
+            return await self.replay(asked, audits=False)
+        if isinstance(asked, Accounted):
+            return await self.replay(asked.schedule)
+        assert anew is not None, "Used comes after an Anew"
+        self.replays += 1
+        return await anew.play(asked.schedule)
+
+    def _renewed(self, old: Stage | None) -> Stage:
+        """A stage on which nothing has run, in place of an older one."""
+        if old is not None:
+            old.close()
+        return self.stage.renewed()
+
+
+def _like(judgement: Judgement, kind: Kind, check: CheckName) -> Finding | None:
+    """The first finding of this kind by this check."""
+    return next((found for found in judgement.findings if found.kind is kind and found.check is check), None)

@@ -10,6 +10,7 @@ import msgspec
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
+from fuzz.stage import InProcess, Renewing
 from oracle.finding import Finding
 from targets.protocol import BadInput, Factory, Schedule, digest
 from targets.registry import TargetSpec, build
@@ -62,8 +63,11 @@ class Replayer:
             sentence = " ".join(str(error).split())
             where = "" if str(path) in sentence else f" ({path})"
             return Replayed(str(path), Outcome.ERROR, error=sentence + where)
-        judge = Judge(factory)
+        judge = Judge(factory, InProcess(factory, lambda: build(repro.target)))
         trace = run_trio(judge.replay, repro.schedule)
+        if digest(trace) != repro.trace_digest:  # what was replayed before it may have left something behind
+            judge.stage = Renewing(judge.stage)
+            trace = run_trio(judge.replay, repro.schedule)
         wanted = repro.finding
         finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)
         same_bits = digest(trace) == repro.trace_digest

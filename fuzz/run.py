@@ -19,9 +19,10 @@ from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
 from fuzz.search import Failure, Limits, Search, Tally
+from fuzz.stage import InProcess
 from targets.models import REACTIVITY_MIN, reactivity
 from targets.protocol import Factory, Setting
-from targets.registry import TargetSpec
+from targets.registry import TargetSpec, build
 
 _LARGE_WEIGHTS = 20_000_000
 
@@ -44,7 +45,14 @@ class Run:
 def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
     _announce(asked)
-    search = Search(asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure))
+    search = Search(
+        asked.factory,
+        asked.seed,
+        asked.limits,
+        asked.settings,
+        on_failure=lambda failure: _keep(asked, search, failure),
+        stage=InProcess(asked.factory, lambda: build(asked.spec)),
+    )
     interrupted = False
     try:
         search.tally.mute = not _is_reactive(asked, search.judge.reference(asked.settings).network)

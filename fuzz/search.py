@@ -17,9 +17,12 @@ import msgspec
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
 from fuzz.shrink import Shrunk, shrink
+from fuzz.stage import Renewing, Stage
 from fuzz.strategies import Space, batches, schedules
+from oracle.checks import ROUTINE
+from oracle.diagnose import diagnose
 from oracle.finding import Finding, Report, Verdict
-from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, first_departure, submissions
+from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, submissions
 
 SHRINKS_EACH = 3
 """So many failures of one kind and check are shrunk; later ones are counted."""
@@ -104,7 +107,8 @@ class Search:
         settings: dict[str, Setting] | None = None,
         on_failure: Callable[[Failure], None] = lambda _: None,
         on_schedule: Callable[[Tally], None] = lambda _: None,
-        checks: tuple[CheckName, ...] = tuple(CheckName),
+        checks: tuple[CheckName, ...] = ROUTINE,
+        stage: Stage | None = None,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -113,7 +117,7 @@ class Search:
         self.on_failure = on_failure
         self.on_schedule = on_schedule
         self.checks = checks
-        self.judge = Judge(factory)
+        self.judge = Judge(factory, stage)
         self.tally = Tally()
         self.enough: Callable[[Failure], bool] = lambda _: False
         self._seen: Counter[tuple[Kind, CheckName]] = Counter()
@@ -149,20 +153,31 @@ class Search:
         tally.unknown += judgement.report.unknown
         tally.crashed_checks += judgement.crashed_checks
         tally.failing += bool(judgement.findings)
-        fresh = [finding for finding in judgement.findings if self._seen[finding.kind, finding.check] < SHRINKS_EACH]
-        if (fresh or tally.schedules % REPEAT_EVERY == 1) and await self.departs(judgement):
-            return
-        for finding in fresh:
-            if self._seen[finding.kind, finding.check] < SHRINKS_EACH:
+        new = [finding for finding in judgement.findings if self._is_new(finding)]
+        if new or tally.schedules % REPEAT_EVERY == 1:
+            new = await self.stable(judgement, new)
+        for finding in new:
+            if self._is_new(finding):
                 self._seen[finding.kind, finding.check] += 1
                 await self.follow_up(schedule, finding)
 
-    async def departs(self, judgement: Judgement) -> bool:
-        """Whether a second replay gives another trace: then the target is unstable, and nothing can be said."""
-        departure = first_departure(judgement.trace, await self.judge.replay(judgement.schedule))
-        if departure is not None:
-            self.tally.unstable.append(departure)
-        return departure is not None
+    def _is_new(self, finding: Finding) -> bool:
+        """Whether failures like this one are still shrunk, or only counted."""
+        return self._seen[finding.kind, finding.check] < SHRINKS_EACH
+
+    async def stable(self, judgement: Judgement, findings: list[Finding]) -> list[Finding]:
+        """What can be said when the schedule is played again: these findings; nothing; or that the past leaks into it.
+
+        A target that remembers what ran before makes nonsense of every experiment. From the first such finding on, each
+        replay has a stage of its own.
+        """
+        again = await self.judge.ask(judgement.case, [CheckName.REPEAT])
+        self.tally.unstable += again.report.unstable
+        self.tally.crashed_checks += again.crashed_checks
+        if again.findings:
+            self.judge.stage = Renewing(self.judge.stage)
+            self.tally.failing += not judgement.findings
+        return again.findings if again.findings or again.verdict is Verdict.UNKNOWN else findings
 
     async def follow_up(self, schedule: Schedule, finding: Finding) -> None:
         """Shrinks one finding and reports it, unless its signature is known."""
@@ -179,7 +194,8 @@ class Search:
 
     async def name(self, shrunk: Shrunk, found_after: int) -> Failure | None:
         """Judges the minimal schedule once more, thoroughly, and gives the failure its signature."""
-        judgement = await self.judge.judge(shrunk.schedule, thorough=True)
+        checks = {*self.checks, shrunk.finding.check}
+        judgement = await self.judge.judge(shrunk.schedule, checks, thorough=True)
         finding = next(
             (
                 found
@@ -191,6 +207,8 @@ class Search:
         if finding is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
             return None
+        evidence = await self.judge.drive(diagnose(judgement.case, finding))
+        finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *evidence))
         request = submissions(shrunk.schedule)[finding.submission or 0]
         if finding.answer and not finding.isolated and self.judge.alphabet.has_all(request.prompt):
             room = self.factory.context_tokens_max(shrunk.schedule.settings)

@@ -54,3 +54,25 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class Renewing:
+    """Plays every schedule on a stage of its own: slow, and right where a target remembers what it should not."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    async def play(self, schedule: Schedule, audits: bool = True) -> Trace:
+        """As `Stage.play`."""
+        stage = self.stage.renewed()
+        try:
+            return await stage.play(schedule, audits)
+        finally:
+            stage.close()
+
+    def renewed(self) -> Stage:
+        """A plain stage: what is asked for twice on it is to be played on one."""
+        return self.stage.renewed()
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -15,6 +15,7 @@ from oracle.reference import Reference
 from targets.protocol import (
     Control,
     Emitted,
+    Kind,
     Request,
     Schedule,
     Setting,
@@ -23,7 +24,30 @@ from targets.protocol import (
     submissions,
 )
 
-Check = Callable[["Case"], Generator[Schedule, Trace, Report]]
+
+@dataclass(frozen=True)
+class Anew:
+    """Asks for a replay where nothing has run before: on another network, in another process."""
+
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Used:
+    """Asks for a replay, on a fresh target as ever, where the last `Anew` was played."""
+
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """Asks for a replay whose trace has the target's accounts of its storage."""
+
+    schedule: Schedule
+
+
+Ask = Schedule | Accounted | Anew | Used
+Check = Callable[["Case"], Generator[Ask, Trace, Report]]
 """A question: yields the schedules it wants replayed on fresh targets, receives their traces, returns its report."""
 
 
@@ -68,6 +92,7 @@ class Case:
         alphabet: The token ids that a bijection may move.
         context_tokens_max: As the target has it under the schedule's settings.
         thorough: Whether to spend replays on naming the source of a leak, and on every victim in turn.
+        wanted: The kind that is asked for: a check may end with the first of it. None: every kind.
     """
 
     schedule: Schedule
@@ -77,6 +102,7 @@ class Case:
     alphabet: Alphabet
     context_tokens_max: int
     thorough: bool = False
+    wanted: Kind | None = None
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:

@@ -56,6 +56,7 @@ class Report(msgspec.Struct, kw_only=True):
         suspects: Requests beyond the rounding envelope, nominated for an experiment.
         refuted: Suspects that an experiment cleared: rounding.
         unknown: Suspects that no experiment could decide, one sentence each.
+        unstable: Replays of one schedule that differ though nothing tells them apart: no verdict.
         pairs: Swaps whose bits were compared to the end.
         pairs_undecided: Swaps whose skeletons departed first.
     """
@@ -64,6 +65,7 @@ class Report(msgspec.Struct, kw_only=True):
     suspects: int = 0
     refuted: int = 0
     unknown: list[str] = []
+    unstable: list[str] = []
     pairs: int = 0
     pairs_undecided: int = 0
 
@@ -73,6 +75,7 @@ class Report(msgspec.Struct, kw_only=True):
         self.suspects += other.suspects
         self.refuted += other.refuted
         self.unknown += other.unknown
+        self.unstable += other.unstable
         self.pairs += other.pairs
         self.pairs_undecided += other.pairs_undecided
 
@@ -81,4 +84,4 @@ class Report(msgspec.Struct, kw_only=True):
         """The worst of what was found."""
         if self.findings:
             return Verdict.FAIL
-        return Verdict.UNKNOWN if self.unknown else Verdict.PASS
+        return Verdict.UNKNOWN if self.unknown or self.unstable else Verdict.PASS

@@ -6,11 +6,13 @@
    rounding, and nothing is found.
 
 Where the target's own precision is float64, steps 2 and 3 need no other. Where it has no float64, a suspect that step 1
-does not convict stays undecided.
+does not convict stays undecided. What is WRONG-ALONE departs from the reference whatever its neighbours do, and would hide
+that they matter too: so it is also held against its own lone run, and differs from that only by INTERFERENCE.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 
 import msgspec
@@ -60,8 +62,13 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
     request = msgspec.structs.replace(case.requests[who], deadline_s=None, client_id=None)
     departs = yield from _departs(case, Schedule(ops=(Submit(request),), settings=exact), 0)
     if departs:
-        evidence.append("alone: in a fresh target, in float64, it departs from the reference as well")
-        return Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, evidence)])
+        wrong = "alone: in a fresh target, in float64, it departs from the reference as well"
+        report = Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, [*evidence, wrong])])
+        if others and case.control.forced:
+            changed_by = yield from _beside_against_alone(case, suspect, exact)
+            if changed_by is not None:
+                report.findings.append(_finding(case, changed_by, Kind.INTERFERENCE, [*evidence, wrong, _OTHERWISE]))
+        return report
     evidence.append("alone: in a fresh target, in float64, it equals the reference")
     if not case.reference.exact:
         departs = yield from _departs(case, _forced(case, suspect, exact), who)
@@ -69,6 +76,30 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
             return Report(refuted=1)
         evidence.append("float64: the same schedule with the same tokens forced departs as well, so it is not rounding")
     return Report(findings=[_finding(case, suspect, Kind.INTERFERENCE, evidence)])
+
+
+_OTHERWISE = "alone: but not by as much as beside the others, with the same tokens forced"
+
+
+def _beside_against_alone(
+    case: Case, suspect: Suspect, settings: dict[str, Setting]
+) -> Generator[Schedule, Trace, Suspect | None]:
+    """Where a request's logits beside the others are not those of its lone run with the same tokens, in float64."""
+    who = suspect.submission
+    beside = case.emitted[who]
+    if not case.reference.exact:
+        every = dataclasses.replace(suspect, position=len(case.answers[who]))
+        beside = emitted_by_submission((yield _forced(case, every, settings))).get(who, [])
+    request = msgspec.structs.replace(case.requests[who], deadline_s=None, client_id=None, forced=case.answers[who])
+    trace = yield Schedule(ops=(Submit(request),), settings=settings)
+    bound = case.references(settings).bound
+    for position, (here, alone) in enumerate(zip(beside, emitted_by_submission(trace).get(0, []), strict=False)):
+        if here.logits is None or alone.logits is None or here.logits.shape != alone.logits.shape:
+            return None
+        size = float((here.logits.double() - alone.logits.double()).abs().max())
+        if not size <= bound:
+            return Suspect(who, position, size, bound, int(alone.logits.argmax()), here.token)
+    return None
 
 
 def _exact_settings(case: Case) -> dict[str, Setting] | None:

@@ -1,10 +1,15 @@
-"""The checks, one file each. `CHECKS` has all of them by name, the cheap ones first."""
+"""The checks, one file each.
+
+`CHECKS` has all of them by name, the cheap ones first; `ROUTINE` names those that every schedule is asked. The others are
+asked when there is a reason.
+"""
 
 from oracle.case import Check
 from oracle.checks.bookkeeping import bookkeeping
 from oracle.checks.isolation import isolation
 from oracle.checks.ownership import ownership
 from oracle.checks.progress import progress
+from oracle.checks.repeat import repeat
 from oracle.checks.survival import survival
 from oracle.checks.swap import swap
 from targets.protocol import CheckName
@@ -16,6 +21,8 @@ CHECKS: dict[CheckName, Check] = {
     CheckName.OWNERSHIP: ownership,
     CheckName.ISOLATION: isolation,
     CheckName.SWAP: swap,
+    CheckName.REPEAT: repeat,
 }
+ROUTINE = tuple(name for name in CHECKS if name is not CheckName.REPEAT)
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "ROUTINE"]

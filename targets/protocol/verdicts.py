@@ -14,6 +14,7 @@ class CheckName(enum.StrEnum):
     OWNERSHIP = "ownership"
     PROGRESS = "progress"
     SURVIVAL = "survival"
+    REPEAT = "repeat"
 
 
 class Kind(enum.StrEnum):

@@ -164,3 +164,27 @@ def test_with_no_float64_to_ask_a_swap_still_convicts(tiny: Model) -> None:
 def test_a_refuted_suspect_makes_room_for_the_next(slots: SlotsFactory) -> None:
     report = judged(slots, with_settings(asked((1, 2, 3), (4, 5), (6, 7, 8, 9), new=4), FLOAT32))
     assert report.suspects == 3 == report.refuted
+
+
+def test_what_is_wrong_alone_does_not_hide_that_its_neighbours_matter_too(tiny: Model) -> None:
+    both = FAULTS["position-of-longest"].plant(FAULTS["heads-share"].plant())
+    schedule = asked((1,), (1, 2), new=3)
+    for dtype in ("float64", "float32"):
+        judge = Judge(SlotsFactory(tiny, both))
+        judgement = run_trio(judge.judge, with_settings(schedule, {"dtype": dtype}), [CheckName.ISOLATION])
+        assert {finding.kind for finding in judgement.findings} == {Kind.WRONG_ALONE, Kind.INTERFERENCE}
+
+
+def test_what_is_wrong_alone_and_the_same_beside_others_is_nothing_else(tiny: Model) -> None:
+    judge = Judge(SlotsFactory(tiny, FAULTS["heads-share"].plant()))
+    judgement = run_trio(judge.judge, asked((1,), (1, 2), new=3), [CheckName.ISOLATION])
+    assert [finding.kind for finding in judgement.findings] == [Kind.WRONG_ALONE, Kind.WRONG_ALONE]
+
+
+def test_only_a_few_requests_of_one_schedule_are_convicted_and_one_where_its_kind_is_asked_for(tiny: Model) -> None:
+    judge = Judge(SlotsFactory(tiny, FAULTS["heads-share"].plant()))
+    schedule = asked((1,), (2,), (3,), (4,), (5,))
+    assert len(run_trio(judge.judge, schedule, [CheckName.ISOLATION]).findings) == 3
+    before = judge.replays
+    assert run_trio(judge.same, schedule, Kind.WRONG_ALONE, CheckName.ISOLATION) is not None
+    assert judge.replays - before < 10

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge, Judgement
+from fuzz.stage import InProcess, Renewing
+from oracle.checks import CHECKS
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS, Probe
 from targets.models import Model, find_model
@@ -27,11 +29,16 @@ def smallest(name: str, kind: Kind) -> Schedule:
     return Schedule(ops=known.ops, settings={**FAULTS[name].settings, **known.settings})
 
 
+def stage_of(factory: SlotsFactory) -> InProcess:
+    """Where the factory's targets are played, and others of the same model and parts when a fresh network is asked for."""
+    return InProcess(factory, lambda: SlotsFactory(factory.model, factory.parts))
+
+
 def judged(factory: SlotsFactory, schedule: Schedule) -> Judgement:
-    """What all checks say of a schedule, with every victim tried in turn."""
+    """What all checks say of a schedule, with every victim tried in turn, on targets that share nothing."""
 
     async def judge() -> Judgement:
-        return await Judge(factory).judge(schedule, thorough=True)
+        return await Judge(factory, Renewing(stage_of(factory))).judge(schedule, tuple(CHECKS), thorough=True)
 
     return run_trio(judge)
 

@@ -9,7 +9,7 @@ from fuzz.judge import Judge
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import find_model
-from tests.quality.planting import smallest
+from tests.quality.planting import smallest, stage_of
 
 
 @pytest.mark.slow
@@ -19,7 +19,8 @@ def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str
     reference = Judge(SlotsFactory(found)).reference({})
     shows = []
     for fault in FAULTS.values():
-        judge = Judge(SlotsFactory(found, fault.plant()))
+        factory = SlotsFactory(found, fault.plant())
+        judge = Judge(factory, stage_of(factory))
         judge.reference = lambda settings: reference  # type: ignore[method-assign]  # one model, one rounding bound
         kinds = [
             any(run_trio(judge.same, smallest(fault.name, kind), kind, check) for check in fault.checks)

@@ -8,10 +8,11 @@ from fuzz.conductor import run_trio
 from fuzz.search import Failure, Limits, Search
 from oracle.finding import Verdict
 from targets import attention
+from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Factory, Kind, Setting
-from tests.quality.planting import NAMES, plant, size, smallest
+from tests.quality.planting import NAMES, plant, size, smallest, stage_of
 
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
@@ -19,7 +20,8 @@ EVALUATIONS_MAX = 200
 
 def first_failures(factory: Factory, settings: dict[str, Setting] | None = None) -> list[Failure]:
     """What the first failing schedule of a search with seed 0 is shrunk to."""
-    search = Search(factory, 0, Limits(schedules=SCHEDULES), settings)
+    stage = stage_of(factory) if isinstance(factory, SlotsFactory) else None
+    search = Search(factory, 0, Limits(schedules=SCHEDULES), settings, stage=stage)
 
     async def go() -> list[Failure]:
         for schedule in itertools.islice(search.generate(), SCHEDULES):
