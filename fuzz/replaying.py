@@ -43,7 +43,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class Replayer:
-    """Replays repros one after another; those of one target share its model.
+    """Replays repros one after another; those of one target share its model, its reference and its rounding bound.
 
     Attributes:
         own: The one target outside slotfuzz that may be imported: a repro is data, and must not choose code to run.
@@ -52,6 +52,7 @@ class Replayer:
     def __init__(self, own: str | None = None) -> None:
         self.own = own
         self._factories: dict[TargetSpec, Factory] = {}
+        self._judges: dict[TargetSpec, Judge] = {}
 
     def replay(self, path: Path) -> Replayed:
         """One repro; what is wrong with its file or its target is an ERROR with a sentence."""
@@ -63,10 +64,10 @@ class Replayer:
             sentence = " ".join(str(error).split())
             where = "" if str(path) in sentence else f" ({path})"
             return Replayed(str(path), Outcome.ERROR, error=sentence + where)
-        judge = Judge(factory, InProcess(factory, lambda: build(repro.target)))
+        judge = self._judges.setdefault(repro.target, Judge(factory, InProcess(factory, lambda: build(repro.target))))
         trace = run_trio(judge.replay, repro.schedule)
-        if digest(trace) != repro.trace_digest:  # what was replayed before it may have left something behind
-            judge.stage = Renewing(judge.stage)
+        if digest(trace) != repro.trace_digest and not isinstance(judge.stage, Renewing):
+            judge.stage = Renewing(judge.stage)  # what was replayed before it may have left something behind
             trace = run_trio(judge.replay, repro.schedule)
         wanted = repro.finding
         finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)

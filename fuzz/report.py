@@ -107,7 +107,7 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     return "\n".join(lines)
 
 
-def as_json(tally: Tally, judge: Judge, seed: int, repros: Mapping[Path, Repro]) -> bytes:
+def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros: Mapping[Path, Repro]) -> bytes:
     """The run as JSON, in the fields that the documentation names."""
     report = tally.report
     findings = []
@@ -133,6 +133,7 @@ def as_json(tally: Tally, judge: Judge, seed: int, repros: Mapping[Path, Repro])
             {
                 "verdict": tally.verdict.name,
                 "seed": seed,
+                "rounding_bound": rounding_bound,
                 "schedules": tally.schedules,
                 "failing": tally.failing,
                 "tokens_checked": tally.tokens_checked,

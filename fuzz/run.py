@@ -55,7 +55,10 @@ def run(asked: Run) -> int:
     )
     interrupted = False
     try:
-        search.tally.mute = not _is_reactive(asked, search.judge.reference(asked.settings).network)
+        reference = search.judge.reference(asked.settings)
+        rounding = f"rounding: in {reference.precision}, logits may differ by {reference.bound:.3g}"
+        asked.console.print(rounding, markup=False, highlight=False)
+        search.tally.mute = not _is_reactive(asked, reference.network)
         with _progress(asked) as progress:
             task = progress.add_task("", total=asked.limits.schedules, found=0)
             search.on_schedule = lambda tally: progress.update(task, completed=tally.schedules, found=len(asked.failures))
@@ -68,7 +71,9 @@ def run(asked: Run) -> int:
         asked.console.print()
     asked.console.print(format_tally(search.tally, search.judge), markup=False, highlight=False)
     if asked.json is not None:
-        repros.write_atomically(asked.json, as_json(search.tally, search.judge, asked.seed, stored))
+        repros.write_atomically(
+            asked.json, as_json(search.tally, search.judge, asked.seed, search.judge.reference(asked.settings).bound, stored)
+        )
     _next_command(asked, stored, interrupted)
     return EXIT_CODES[search.tally.verdict]
 

@@ -7,6 +7,7 @@ import pytest
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from fuzz.search import Failure, Limits, Search, Tally
+from fuzz.stage import InProcess
 from oracle.finding import Verdict
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
@@ -108,3 +109,15 @@ def test_the_user_s_settings_win_over_drawn_ones() -> None:
 def test_whatever_could_not_be_judged_makes_the_verdict_unknown(doubt: str) -> None:
     assert Tally().verdict is Verdict.PASS
     assert Tally(**{doubt: ["?"]}).verdict is Verdict.UNKNOWN  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_network_that_remembers_is_found_and_hides_no_other_bug(tiny: Model) -> None:
+    parts = FAULTS["kept-between-runs"].plant(FAULTS["token-lost-on-finish"].plant())
+    factory = SlotsFactory(tiny, parts)
+    stage = InProcess(factory, lambda: SlotsFactory(tiny, parts))
+    search = Search(factory, 1, Limits(schedules=6), {"context_tokens_max": 64}, stage=stage)
+    tally = run_trio(search.run)
+    found = {(failure.finding.kind, failure.finding.check) for failure in tally.failures}
+    assert found == {(Kind.LEAK, CheckName.REPEAT), (Kind.BOOKKEEPING, CheckName.BOOKKEEPING)}
+    assert tally.unstable == []
