@@ -22,12 +22,14 @@ class Judgement:
 
     Attributes:
         crashed_checks: Checks that raised, with the error: the verdict is then at least UNKNOWN.
+        last_words: Of the target, if its process ended with this replay.
     """
 
     schedule: Schedule
     trace: Trace
     report: Report
     crashed_checks: tuple[str, ...] = ()
+    last_words: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -83,6 +85,7 @@ class Judge:
             BadInput: if the schedule's settings are not the target's.
         """
         trace = await self.replay(schedule)
+        last_words = self.stage.last_words()
         case = Case(
             schedule=schedule,
             trace=trace,
@@ -99,7 +102,7 @@ class Judge:
                     report.add(await self._drive(check(case)))
                 except Exception as error:  # a check that crashes must not pass, nor stop the others
                     crashed.append(f"{name}: {type(error).__name__}: {error}")
-        return Judgement(schedule, trace, report, tuple(crashed))
+        return Judgement(schedule, trace, report, tuple(crashed), last_words)
 
     async def same(self, schedule: Schedule, kind: Kind, check: CheckName) -> Finding | None:
         """A finding of this kind by this check in a schedule, or None.

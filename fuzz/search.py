@@ -17,6 +17,7 @@ import msgspec
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
 from fuzz.shrink import Shrunk, shrink
+from fuzz.stage import Stage
 from fuzz.strategies import Space, batches, schedules
 from oracle.finding import Finding, Report, Verdict
 from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, first_departure, submissions
@@ -105,6 +106,7 @@ class Search:
         on_failure: Callable[[Failure], None] = lambda _: None,
         on_schedule: Callable[[Tally], None] = lambda _: None,
         checks: tuple[CheckName, ...] = tuple(CheckName),
+        stage: Stage | None = None,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -113,7 +115,7 @@ class Search:
         self.on_failure = on_failure
         self.on_schedule = on_schedule
         self.checks = checks
-        self.judge = Judge(factory)
+        self.judge = Judge(factory, stage)
         self.tally = Tally()
         self.enough: Callable[[Failure], bool] = lambda _: False
         self._seen: Counter[tuple[Kind, CheckName]] = Counter()
@@ -191,11 +193,15 @@ class Search:
         if finding is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
             return None
-        request = submissions(shrunk.schedule)[finding.submission or 0]
-        if finding.answer and not finding.isolated and self.judge.alphabet.has_all(request.prompt):
-            room = self.factory.context_tokens_max(shrunk.schedule.settings)
-            isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
-            finding = msgspec.structs.replace(finding, isolated=isolated)
+        if finding.check in (CheckName.SURVIVAL, CheckName.PROGRESS):
+            said = tuple(f"the target's process: {words}" for words in judgement.last_words)
+            finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *said))
+        if finding.answer and not finding.isolated:
+            request = submissions(shrunk.schedule)[finding.submission or 0]
+            if self.judge.alphabet.has_all(request.prompt):
+                room = self.factory.context_tokens_max(shrunk.schedule.settings)
+                isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
+                finding = msgspec.structs.replace(finding, isolated=isolated)
         fired = mechanisms(shrunk.schedule, judgement.trace)
         events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(

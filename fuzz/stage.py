@@ -29,6 +29,9 @@ class Stage(Protocol):
     def renewed(self) -> Stage:
         """Another stage of the same kind on which nothing has run."""
 
+    def last_words(self) -> tuple[str, ...]:
+        """What is known of how the last replay ended if the target took its process with it: lines for people, no data."""
+
     def close(self) -> None:
         """Gives back what it holds."""
 
@@ -51,6 +54,10 @@ class InProcess:
     def renewed(self) -> InProcess:
         """A stage with a factory of its own."""
         return InProcess(self.factory if self.rebuild is None else self.rebuild(), self.rebuild)
+
+    def last_words(self) -> tuple[str, ...]:
+        """Who could tell?"""
+        return ()
 
     def close(self) -> None:
         """Nothing is held."""
