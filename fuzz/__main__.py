@@ -97,6 +97,10 @@ def main() -> None:
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("slotfuzz-out"), show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the totals and findings as JSON.")
+@click.option("--in-process", is_flag=True, help="Play your own target in this process, as for breakpoints.")
+@click.option(
+    "--hang-seconds", type=_Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
+)
 @click.option("--sanitize", is_flag=True, hidden=True)
 @click.option("--workers", hidden=True)
 @click.option("--python", hidden=True)
@@ -113,6 +117,8 @@ def run(
     device: str | None,
     out: Path,
     json_path: Path | None,
+    in_process: bool,
+    hang_seconds: float | None,
     **later: Any,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
@@ -122,6 +128,7 @@ def run(
     from fuzz.run import Run, console, set_threads
     from fuzz.run import run as run_search
     from fuzz.search import Limits
+    from fuzz.worker import Patience
     from targets.registry import TargetSpec, build, default_model
 
     set_threads()
@@ -143,6 +150,8 @@ def run(
         out=out,
         json=json_path,
         console=console(),
+        in_process=in_process,
+        patience=Patience(hang_seconds),
     )
     return run_search(asked)
 
@@ -151,7 +160,13 @@ def run(
 @click.argument("paths", nargs=-1, required=True, metavar="REPRO…", type=click.Path(path_type=Path))
 @click.option("--target", "own", help="The package.module:factory that the repros may import.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the outcomes as JSON.")
-def replay(paths: tuple[Path, ...], own: str | None, json_path: Path | None) -> int:
+@click.option("--in-process", is_flag=True, help="Play your own target in this process, as for breakpoints.")
+@click.option(
+    "--hang-seconds", type=_Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
+)
+def replay(
+    paths: tuple[Path, ...], own: str | None, json_path: Path | None, in_process: bool, hang_seconds: float | None
+) -> int:
     """Replay stored failures: FAILED, FIXED or ERROR for each.
 
     A repro is data and does not choose code to run: one of a target of your own needs that target named again.
@@ -160,11 +175,12 @@ def replay(paths: tuple[Path, ...], own: str | None, json_path: Path | None) -> 
     from fuzz.report import format_finding
     from fuzz.repro import write_atomically
     from fuzz.run import set_threads
+    from fuzz.worker import Patience
     from targets.protocol import format_schedule
 
     set_threads()
     _check_file(json_path)
-    replayer = Replayer(own)
+    replayer = Replayer(own, in_process, Patience(hang_seconds))
     replayed = []
     for path in paths:
         one = replayer.replay(path)
@@ -177,6 +193,7 @@ def replay(paths: tuple[Path, ...], own: str | None, json_path: Path | None) -> 
         if one.finding is not None and one.schedule is not None:
             click.echo(format_finding(one.finding))
             click.echo("\n".join("    " + line for line in format_schedule(one.schedule).splitlines()))
+    replayer.close()
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))
     outcomes = {one.outcome for one in replayed}

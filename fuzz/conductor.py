@@ -72,11 +72,14 @@ def run_trio(main: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
     return result
 
 
-async def play(factory: Factory, schedule: Schedule, audits: bool = True) -> Trace:
+async def play(
+    factory: Factory, schedule: Schedule, audits: bool = True, watch: Callable[[Conductor], Target] | None = None
+) -> Trace:
     """As `replay`, in the trio loop of the caller (whose clock is a `MockClock`).
 
     Args:
         audits: Whether the trace has the target's account of its storage after every step, if it can give one.
+        watch: Puts a target of its own between the conductor and the one it plays on, and so sees every call.
     """
     try:
         target = factory.open(schedule.settings)
@@ -85,6 +88,8 @@ async def play(factory: Factory, schedule: Schedule, audits: bool = True) -> Tra
     except RAISED as error:  # whatever the target raises is a finding
         return (Crashed("open", sentence(error), ()),)
     conductor = Conductor(target, schedule, audits=audits and factory.control.audit)
+    if watch is not None:
+        conductor.target = watch(conductor)
     try:
         await conductor.run()
     finally:

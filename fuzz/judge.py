@@ -26,11 +26,13 @@ class Judgement:
 
     Attributes:
         crashed_checks: Checks that raised, with the error: the verdict is then at least UNKNOWN.
+        last_words: Of the target, if its process ended with this replay.
     """
 
     case: Case
     report: Report
     crashed_checks: tuple[str, ...] = ()
+    last_words: tuple[str, ...] = ()
 
     @property
     def schedule(self) -> Schedule:
@@ -93,7 +95,10 @@ class Judge:
         Raises:
             BadInput: if the schedule's settings are not the target's.
         """
-        return await self.ask(self.case(schedule, await self.replay(schedule), thorough), checks)
+        trace = await self.replay(schedule)
+        last_words = self.stage.last_words()
+        judgement = await self.ask(self.case(schedule, trace, thorough), checks)
+        return dataclasses.replace(judgement, last_words=last_words)
 
     def case(self, schedule: Schedule, trace: Trace, thorough: bool = False) -> Case:
         """What the checks may know of a schedule and its trace."""

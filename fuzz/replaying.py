@@ -10,7 +10,8 @@ import msgspec
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
-from fuzz.stage import InProcess, Renewing
+from fuzz.stage import Renewing
+from fuzz.worker import Patience, stage_for
 from oracle.finding import Finding
 from targets.protocol import BadInput, Factory, Schedule, digest
 from targets.registry import TargetSpec, build
@@ -47,10 +48,14 @@ class Replayer:
 
     Attributes:
         own: The one target outside slotfuzz that may be imported: a repro is data, and must not choose code to run.
+        in_process: Whether that target is played here rather than in a worker.
+        patience: How long it may say nothing in a worker.
     """
 
-    def __init__(self, own: str | None = None) -> None:
+    def __init__(self, own: str | None = None, in_process: bool = False, patience: Patience | None = None) -> None:
         self.own = own
+        self.in_process = in_process
+        self.patience = patience or Patience()
         self._factories: dict[TargetSpec, Factory] = {}
         self._judges: dict[TargetSpec, Judge] = {}
 
@@ -60,21 +65,32 @@ class Replayer:
             repro = repros.load(path)
             factory = self._factory(repro.target, str(path))
             repros.check_against(repro, factory, str(path))
+            judge = self._judge(repro.target, factory)
+            trace = run_trio(judge.replay, repro.schedule)
+            if digest(trace) != repro.trace_digest and not isinstance(judge.stage, Renewing):
+                judge.stage = Renewing(judge.stage)  # what was replayed before it may have left something behind
+                trace = run_trio(judge.replay, repro.schedule)
         except BadInput as error:
             sentence = " ".join(str(error).split())
             where = "" if str(path) in sentence else f" ({path})"
             return Replayed(str(path), Outcome.ERROR, error=sentence + where)
-        judge = self._judges.setdefault(repro.target, Judge(factory, InProcess(factory, lambda: build(repro.target))))
-        trace = run_trio(judge.replay, repro.schedule)
-        if digest(trace) != repro.trace_digest and not isinstance(judge.stage, Renewing):
-            judge.stage = Renewing(judge.stage)  # what was replayed before it may have left something behind
-            trace = run_trio(judge.replay, repro.schedule)
         wanted = repro.finding
         finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)
         same_bits = digest(trace) == repro.trace_digest
         if finding is None:
             return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule)
         return Replayed(str(path), Outcome.FAILED, same_bits, wanted if same_bits else finding, repro.schedule)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for judge in self._judges.values():
+            judge.stage.close()
+
+    def _judge(self, spec: TargetSpec, factory: Factory) -> Judge:
+        """The judge of a spec, one for all its repros."""
+        if spec not in self._judges:
+            self._judges[spec] = Judge(factory, stage_for(spec, factory, self.in_process, self.patience))
+        return self._judges[spec]
 
     def _factory(self, spec: TargetSpec, where: str) -> Factory:
         """The factory of a spec, built once."""

@@ -19,10 +19,10 @@ from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
 from fuzz.search import Failure, Limits, Search, Tally
-from fuzz.stage import InProcess
+from fuzz.worker import Patience, stage_for
 from targets.models import REACTIVITY_MIN, reactivity
 from targets.protocol import Factory, Setting
-from targets.registry import TargetSpec, build
+from targets.registry import TargetSpec
 
 _LARGE_WEIGHTS = 20_000_000
 
@@ -39,21 +39,19 @@ class Run:
     out: Path
     json: Path | None
     console: Console
+    in_process: bool = False
+    patience: Patience = field(default_factory=Patience)
     failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
 
 
 def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
     _announce(asked)
+    stage = stage_for(asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json")
     search = Search(
-        asked.factory,
-        asked.seed,
-        asked.limits,
-        asked.settings,
-        on_failure=lambda failure: _keep(asked, search, failure),
-        stage=InProcess(asked.factory, lambda: build(asked.spec)),
+        asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure), stage=stage
     )
-    interrupted = False
+    interrupted, existed = False, asked.out.exists()
     try:
         reference = search.judge.reference(asked.settings)
         rounding = f"rounding: in {reference.precision}, logits may differ by {reference.bound:.3g}"
@@ -65,6 +63,10 @@ def run(asked: Run) -> int:
             run_trio(search.run)
     except KeyboardInterrupt:
         interrupted = True
+    with contextlib.suppress(KeyboardInterrupt):  # typed twice; what is still there ends with us
+        stage.close()
+    if not asked.failures:
+        _remove_if_empty(_found(asked), _found(asked).parent, *(() if existed else (asked.out,)))
     stored = _stored(asked, search.tally)
     for path, repro in stored.items():
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
@@ -150,6 +152,7 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     paths = [path for path, _ in asked.failures]
     outcomes = _found(asked) / "outcomes.json"
     own = ["--target", asked.spec.target] if ":" in asked.spec.target else []
+    own += ["--in-process"] if asked.in_process else ["--hang-seconds", f"{asked.patience.limit_s:.3f}"]
     command = [sys.executable, "-P", "-m", "fuzz", "replay", *own, "--json", str(outcomes), *map(str, paths)]
     subprocess.run(command, capture_output=True, check=False)
     heard = {}
@@ -165,10 +168,15 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
             tally.unstable.append(f"{path} gives {row.get('outcome', 'nothing')} in a fresh process")
             tally.failures = [failure for failure in tally.failures if failure.schedule != repro.schedule]
     if len(stored) == len(asked.failures):
-        _found(asked).rmdir()
-        with contextlib.suppress(OSError):  # another run's findings are still there
-            _found(asked).parent.rmdir()
+        _remove_if_empty(_found(asked), _found(asked).parent)
     return stored
+
+
+def _remove_if_empty(*folders: Path) -> None:
+    """Removes folders, innermost first, up to one that is not there or in which something lies: another run's findings."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: bool) -> None:
@@ -180,6 +188,10 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: boo
         arguments += ["--seconds", f"{asked.limits.seconds:g}"]
     for name, value in asked.settings.items():
         arguments += ["--set", f"{name}={value}"]
+    if asked.in_process:
+        arguments.append("--in-process")
+    if asked.patience.hang_s is not None:
+        arguments += ["--hang-seconds", f"{asked.patience.hang_s:g}"]
     go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(asked.seed + 1), "--out", str(asked.out)])
     lines = ["stopped; what was found is kept"] if interrupted else []
     again = replay_command(asked.spec, *stored) if stored else ""

@@ -207,13 +207,17 @@ class Search:
         if finding is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
             return None
+        if finding.check in (CheckName.SURVIVAL, CheckName.PROGRESS):
+            said = tuple(f"the target's process: {words}" for words in judgement.last_words)
+            finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *said))
         evidence = await self.judge.drive(diagnose(judgement.case, finding))
         finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *evidence))
-        request = submissions(shrunk.schedule)[finding.submission or 0]
-        if finding.answer and not finding.isolated and self.judge.alphabet.has_all(request.prompt):
-            room = self.factory.context_tokens_max(shrunk.schedule.settings)
-            isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
-            finding = msgspec.structs.replace(finding, isolated=isolated)
+        if finding.answer and not finding.isolated:
+            request = submissions(shrunk.schedule)[finding.submission or 0]
+            if self.judge.alphabet.has_all(request.prompt):
+                room = self.factory.context_tokens_max(shrunk.schedule.settings)
+                isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
+                finding = msgspec.structs.replace(finding, isolated=isolated)
         fired = mechanisms(shrunk.schedule, judgement.trace)
         events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(

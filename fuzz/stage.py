@@ -29,6 +29,9 @@ class Stage(Protocol):
     def renewed(self) -> Stage:
         """Another stage of the same kind on which nothing has run."""
 
+    def last_words(self) -> tuple[str, ...]:
+        """What is known of how the last replay ended if the target took its process with it: lines for people, no data."""
+
     def close(self) -> None:
         """Gives back what it holds."""
 
@@ -52,6 +55,10 @@ class InProcess:
         """A stage with a factory of its own."""
         return InProcess(self.factory if self.rebuild is None else self.rebuild(), self.rebuild)
 
+    def last_words(self) -> tuple[str, ...]:
+        """Who could tell?"""
+        return ()
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -61,6 +68,7 @@ class Renewing:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self._last_words: tuple[str, ...] = ()
 
     async def play(self, schedule: Schedule, audits: bool = True) -> Trace:
         """As `Stage.play`."""
@@ -68,11 +76,17 @@ class Renewing:
         try:
             return await stage.play(schedule, audits)
         finally:
+            self._last_words = stage.last_words()
             stage.close()
 
     def renewed(self) -> Stage:
         """A plain stage: what is asked for twice on it is to be played on one."""
         return self.stage.renewed()
 
+    def last_words(self) -> tuple[str, ...]:
+        """Of the last replay's own stage."""
+        return self._last_words
+
     def close(self) -> None:
-        """Nothing is held."""
+        """Gives back what the stage it was made from holds."""
+        self.stage.close()

@@ -14,11 +14,13 @@ from oracle.finding import Report
 from oracle.reference import Reference
 from targets.protocol import (
     Control,
+    Crashed,
     Emitted,
     Kind,
     Request,
     Schedule,
     Setting,
+    Stalled,
     Trace,
     emitted_by_submission,
     submissions,
@@ -108,6 +110,14 @@ class Case:
     def requests(self) -> tuple[Request, ...]:
         """By submission."""
         return submissions(self.schedule)
+
+    @cached_property
+    def died(self) -> bool:
+        """Whether the target's process ended with this replay: another one would cost a process as well."""
+        return any(
+            (isinstance(event, Crashed) and event.fatal) or (isinstance(event, Stalled) and bool(event.doing))
+            for event in self.trace[-1:]
+        )
 
     @cached_property
     def emitted(self) -> dict[int, list[Emitted]]:

@@ -18,6 +18,7 @@ from oracle.checks.repeat import departure
 from oracle.finding import Finding
 from targets.protocol import (
     CheckName,
+    Kind,
     Op,
     Schedule,
     Step,
@@ -36,7 +37,8 @@ _ROUNDS_MAX = 400
 def diagnose(case: Case, finding: Finding) -> Generator[Ask, Trace, tuple[str, ...]]:
     """The evidence that further experiments give on a finding, for a case whose schedule is small."""
     evidence: list[str] = []
-    if finding.check is not CheckName.REPEAT:
+    about_bits = finding.kind not in (Kind.CRASHED, Kind.STALLED)  # of which each replay may cost a process
+    if about_bits and finding.check is not CheckName.REPEAT:
         evidence += yield from _fresh_and_used(case)
     victim, count = finding.submission, len(case.requests)
     if victim is not None:
@@ -44,7 +46,8 @@ def diagnose(case: Case, finding: Finding) -> Generator[Ask, Trace, tuple[str, .
         if count > 1:
             shows = yield from _shows(case, lone, finding)
             evidence.append("alone: with nobody else " + ("it goes wrong in the same way" if shows else "nothing is wrong"))
-        evidence += yield from _twice(lone)
+        if about_bits:
+            evidence += yield from _twice(lone)
     if count > 1 and case.control.rows:
         shows = yield from _shows(case, serialised(case.schedule), finding)
         evidence.append(

@@ -15,7 +15,9 @@ def progress(case: Case) -> Generator[Schedule, Trace, Report]:
     for index, event in enumerate(case.trace):
         if isinstance(event, Stalled):
             who = " ".join(f"#{submission}" for submission in event.submissions)
-            if event.steps:
+            if event.doing:
+                what = f"{event.doing} never came back" + (f", and {who} never ended" if who else "")
+            elif event.steps:
                 what = f"{who} never ended: nothing happened in {event.steps} steps"
             else:
                 what = f"{who} never ended: more tokens came than were asked for"
@@ -24,7 +26,7 @@ def progress(case: Case) -> Generator[Schedule, Trace, Report]:
                     kind=Kind.STALLED,
                     check=CheckName.PROGRESS,
                     what=what,
-                    submission=event.submissions[0],
+                    submission=event.submissions[0] if event.submissions else None,
                     event=index,
                 )
             )

@@ -8,7 +8,22 @@ import torch
 
 from oracle.case import Case
 from oracle.finding import Finding, Report
-from targets.protocol import CheckName, Crashed, Kind, Schedule, Trace
+from targets.protocol import (
+    Admitted,
+    Asked,
+    CheckName,
+    Crashed,
+    Emitted,
+    Finished,
+    Freed,
+    Kind,
+    Refused,
+    Schedule,
+    Stepped,
+    Submit,
+    Trace,
+    format_schedule,
+)
 
 
 def survival(case: Case) -> Generator[Schedule, Trace, Report]:
@@ -20,15 +35,51 @@ def survival(case: Case) -> Generator[Schedule, Trace, Report]:
 def _crashes(case: Case) -> Iterator[Finding]:
     for index, event in enumerate(case.trace):
         if isinstance(event, Crashed):
-            live = " ".join(f"#{submission}" for submission in event.submissions)
             yield Finding(
                 kind=Kind.CRASHED,
                 check=CheckName.SURVIVAL,
-                what=f"{event.doing} raised {event.error}",
+                what=f"{event.doing} {'ended the process, which' if event.fatal else 'raised'} {event.error}",
                 submission=event.submissions[0] if len(event.submissions) == 1 else None,
                 event=index,
-                evidence=(f"live requests: {live or 'none'}",),
+                evidence=tuple(_circumstances(case, index)),
             )
+
+
+def _circumstances(case: Case, crash: int) -> Iterator[str]:
+    """What was under way at a crash (an index into the trace): the op, the step, each live request's slot and length."""
+    op, step, coming = None, None, iter(range(len(case.requests)))
+    live: dict[int, int] = {}  # submission -> tokens so far
+    slots: dict[int, int] = {}
+    for event in case.trace[:crash]:
+        if isinstance(event, Asked):
+            op = event.op
+            if op < len(case.schedule.ops) and isinstance(case.schedule.ops[op], Submit):
+                live[next(coming)] = 0
+        elif isinstance(event, Stepped):
+            step = event.step
+        elif isinstance(event, Emitted) and event.submission in live:
+            live[event.submission] += 1
+        elif isinstance(event, Finished | Refused):
+            live.pop(event.submission, None)
+        elif isinstance(event, Admitted):
+            slots[event.submission] = event.slot
+        elif isinstance(event, Freed):
+            slots.pop(event.submission, None)
+    if op is not None:
+        yield f"under way: {_op(case.schedule, op)}" + ("" if step is None else f"; the last step was {step}")
+    if not live:
+        yield "live requests: none"
+    for who in sorted(live):
+        slot = f" in slot {slots[who]}" if who in slots else ""
+        yield f"live: #{who}{slot}, {len(case.requests[who].prompt)} prompt and {live[who]} new tokens"
+
+
+def _op(schedule: Schedule, op: int) -> str:
+    """An op as the printed schedule has it; past the last one, the steps until all have ended."""
+    if op >= len(schedule.ops):
+        return "the steps after the last op"
+    plain = Schedule(ops=schedule.ops)
+    return f"op {op}, " + " ".join(format_schedule(plain).splitlines()[op].split()[1:])
 
 
 def _nonfinite(case: Case) -> Iterator[Finding]:

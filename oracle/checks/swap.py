@@ -31,10 +31,16 @@ from targets.protocol.events import same_bits
 
 
 def swap(case: Case) -> Generator[Schedule, Trace, Report]:
-    """LEAK where a victim's bits change. One half a schedule; every victim in turn if the case is thorough."""
+    """LEAK where a victim's bits change. One half a schedule; every victim in turn if the case is thorough.
+
+    Where the target's process ended, nothing is exchanged: each replay may cost a process and a hang's whole patience.
+    """
     report = Report()
     everyone = range(len(case.requests))
     if len(everyone) < 2:
+        return report
+    if case.died:
+        report.pairs_undecided += 1
         return report
     halves = [[victim] for victim in everyone] if case.thorough else [case.random.sample(everyone, len(everyone) // 2)]
     for victims in halves:

@@ -97,19 +97,25 @@ class Audited(msgspec.Struct, frozen=True, tag=True):
     audit: Audit
 
 
-class Crashed(msgspec.Struct, frozen=True, tag=True):
-    """The target raised `error` while it did `doing` for these submissions."""
+class Crashed(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
+    """The target raised `error` while it did `doing` for these submissions; if `fatal`, it took its process with it."""
 
     doing: str
     error: str
     submissions: tuple[int, ...]
+    fatal: bool = False
 
 
-class Stalled(msgspec.Struct, frozen=True, tag=True):
-    """The conductor gave up: these submissions had not ended, and nothing advanced for `steps` steps."""
+class Stalled(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
+    """The conductor gave up: these submissions had not ended, and nothing advanced for `steps` steps.
+
+    Attributes:
+        doing: The call that never came back, which took the process with it; empty where every call did come back.
+    """
 
     submissions: tuple[int, ...]
     steps: int
+    doing: str = ""
 
 
 Event = Asked | Stepped | Admitted | Emitted | Finished | Refused | Freed | Audited | Crashed | Stalled
