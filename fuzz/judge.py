@@ -105,9 +105,11 @@ class Judge:
         """A finding of this kind by this check in a schedule, or None.
 
         A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
-        not is every request tried as a victim in turn.
+        not is every request tried as a victim in turn. Residue is asked with every poison, not with one by chance.
         """
-        rounds = [(check, False)] if check is not CheckName.SWAP else [(CheckName.ISOLATION, False), (check, True)]
+        rounds = [(check, check is CheckName.RESIDUE)]
+        if check is CheckName.SWAP:
+            rounds = [(CheckName.ISOLATION, False), (check, True)]
         for name, thorough in rounds:
             judgement = await self.judge(schedule, [name], thorough)
             for finding in judgement.findings:

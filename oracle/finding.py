@@ -58,6 +58,9 @@ class Report(msgspec.Struct, kw_only=True):
         unknown: Suspects that no experiment could decide, one sentence each.
         pairs: Swaps whose bits were compared to the end.
         pairs_undecided: Swaps whose skeletons departed first.
+        cells: Cells whose shadow tags were looked at, each time that a row could see them.
+        poisoned: Replays under another poison whose bits were compared to the end.
+        poisoned_undecided: Those whose skeletons departed first.
     """
 
     findings: list[Finding] = []
@@ -66,6 +69,9 @@ class Report(msgspec.Struct, kw_only=True):
     unknown: list[str] = []
     pairs: int = 0
     pairs_undecided: int = 0
+    cells: int = 0
+    poisoned: int = 0
+    poisoned_undecided: int = 0
 
     def add(self, other: Report) -> None:
         """Takes another check's report in."""
@@ -75,6 +81,9 @@ class Report(msgspec.Struct, kw_only=True):
         self.unknown += other.unknown
         self.pairs += other.pairs
         self.pairs_undecided += other.pairs_undecided
+        self.cells += other.cells
+        self.poisoned += other.poisoned
+        self.poisoned_undecided += other.poisoned_undecided
 
     @property
     def verdict(self) -> Verdict:

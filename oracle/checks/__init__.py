@@ -5,6 +5,8 @@ from oracle.checks.bookkeeping import bookkeeping
 from oracle.checks.isolation import isolation
 from oracle.checks.ownership import ownership
 from oracle.checks.progress import progress
+from oracle.checks.provenance import provenance
+from oracle.checks.residue import residue
 from oracle.checks.survival import survival
 from oracle.checks.swap import swap
 from targets.protocol import CheckName
@@ -14,8 +16,10 @@ CHECKS: dict[CheckName, Check] = {
     CheckName.PROGRESS: progress,
     CheckName.BOOKKEEPING: bookkeeping,
     CheckName.OWNERSHIP: ownership,
+    CheckName.PROVENANCE: provenance,
     CheckName.ISOLATION: isolation,
     CheckName.SWAP: swap,
+    CheckName.RESIDUE: residue,
 }
 
 __all__ = ["CHECKS"]
