@@ -60,7 +60,10 @@ def sanitizing(count: int) -> dict[str, float]:
     ways: dict[str, tuple[dict[str, Setting], tuple[CheckName, ...]]] = {
         "plain": ({}, tuple(CheckName)),
         "sanitized": ({"sanitize": True}, tuple(CheckName)),
-        "sanitized, without residue": ({"sanitize": True}, tuple(name for name in CheckName if name is not CheckName.RESIDUE)),
+        "sanitized, without residue": (
+            {"sanitize": True},
+            tuple(name for name in CheckName if name is not CheckName.RESIDUE),
+        ),
     }
     judges = {name: Judge(factory) for name in ways}
     seconds = dict.fromkeys(ways, 0.0)

@@ -51,11 +51,14 @@ def _foreign(event: Attended) -> torch.Tensor:
 
 def _malformed(event: Attended, requests: int) -> str | None:
     """What makes a report one that can't be read, or None: a target of anybody's may have written it."""
-    rows = len(event.submissions)
+    numbers = (event.submissions, event.generations, event.layers)
+    if not all(isinstance(row, tuple) and all(isinstance(number, int) for number in row) for row in numbers):
+        return "rows or layers that are not tuples of whole numbers"
     if not (isinstance(event.tags, torch.Tensor) and isinstance(event.visible, torch.Tensor)):
         return "tags or a mask that are no tensors"
     if (event.tags.dtype, event.visible.dtype) != (torch.int64, torch.bool):
         return f"tags of {event.tags.dtype} and a mask of {event.visible.dtype}, not int64 and bool"
+    rows = len(event.submissions)
     if event.tags.shape != event.visible.shape or event.tags.shape[:-1] != (len(event.layers), rows):
         shapes = f"tags of shape {list(event.tags.shape)} and a mask of shape {list(event.visible.shape)}"
         return f"{shapes} for {len(event.layers)} layers and {rows} rows"

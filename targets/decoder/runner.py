@@ -155,7 +155,7 @@ class Runner:
         return owners[row] + (rows.positions[row, column] << POSITION_SHIFT)
 
     def report(self, feeds: Sequence[Feed], rows: Rows, mask: Any) -> Attended:
-        """What each row's last query could see: the cells that each layer read, under the mask that the network was given."""
+        """What each row's last query could see: the cells that each layer read, under the mask that the network had."""
         masks = mask if isinstance(mask, dict) else {"all": mask}
         names = self.plan.layer_types if isinstance(mask, dict) else ("all",) * len(rows.attended)
         visible = {name: self.of_last_query(each, rows) for name, each in masks.items()}  # [B, T] each

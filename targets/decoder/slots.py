@@ -18,8 +18,8 @@ from targets.protocol.tags import NEVER
 
 _DIRT_KEYS, _DIRT_VALUES = 1.5, -0.75
 POISONS = {"low": (-1.5, -3.0), "high": (3.0, 6.0)}
-"""K and V of a poisoned cell. Tiny networks' own have a standard deviation of 1.6. The signs differ between the two, and of K
-also from the dirt's: whatever a query is, under one of them it is drawn to such a cell."""
+"""K and V of a poisoned cell, at the scale of tiny networks' own. The signs differ: whatever a query is, under one of the
+two it is drawn to such a cell."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ def relocated(rows: Rows, table: torch.Tensor) -> Rows:
 
 
 class TableStore(SlotStore):
-    """Each slot stands in the row of the slabs that a table says. Several faults may change it, each on top of the others."""
+    """Each slot stands in the row of the slabs that a table says. Faults may change it on top of each other."""
 
     def table(self) -> torch.Tensor:
         """Where each slot stands: int64 [S]."""
@@ -51,7 +51,7 @@ class OverwrittenStore(TableStore):
         probe, table = self.global_cache_overwritten, super().table()
         probe.reach()
         probe.change(not probe.honest and len(table) > 1)
-        return table.flip(0) if probe.honest else table[:1].expand_as(table)
+        return len(table) - 1 - table if probe.honest else torch.zeros_like(table)
 
 
 class LockedStore(TableStore):
@@ -63,7 +63,7 @@ class LockedStore(TableStore):
         probe, table = self.global_cache_locked, super().table()
         probe.reach()
         probe.change(not probe.honest and len(table) > 1)
-        return table if probe.honest else table[:1].expand_as(table)
+        return table if probe.honest else torch.zeros_like(table)
 
 
 class SerialRunner(Runner):
@@ -105,7 +105,7 @@ class AppendedStore(TableStore):
 
     def table(self) -> torch.Tensor:
         table = super().table()
-        return table if self.global_cache_appended.honest else table[:1].expand_as(table)
+        return table if self.global_cache_appended.honest else torch.zeros_like(table)
 
 
 class ExpandedStore(TableStore):
