@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import click
 import msgspec
 
 _NOT_YET = {
-    "sanitize": "checks on every cell",
     "workers": "more than one worker",
     "python": "engines in another interpreter",
     "resume": "going on with an interrupted campaign",
@@ -101,7 +101,7 @@ def main() -> None:
 @click.option(
     "--hang-seconds", type=_Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
-@click.option("--sanitize", is_flag=True, hidden=True)
+@click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
 @click.option("--workers", hidden=True)
 @click.option("--python", hidden=True)
 @click.option("--resume", is_flag=True, hidden=True)
@@ -119,6 +119,7 @@ def run(
     json_path: Path | None,
     in_process: bool,
     hang_seconds: float | None,
+    sanitize: bool,
     **later: Any,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
@@ -134,7 +135,10 @@ def run(
     set_threads()
     spec = TargetSpec(target, model or default_model(faults), faults)
     factory = build(spec)
-    settings = _settings(factory.knobs, sets, {"dtype": dtype, "device": device})
+    if sanitize and not factory.control.tags:
+        raise _bad("--sanitize", "left out for a target that keeps no shadow tags", target)
+    flags = {"dtype": dtype, "device": device, "sanitize": str(True) if sanitize else None}
+    settings = _settings(factory.knobs, sets, flags)
     _check_file(json_path)
     above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
@@ -268,12 +272,28 @@ def bench() -> None:
 def bench_speed(schedules: int, json_path: Path | None) -> None:
     """Tokens checked a second, and the share of the time that is not spent in forwards."""
     from fuzz.bench import speed
+
+    _figures(speed, schedules, json_path)
+
+
+@bench.command("sanitize")
+@click.option("--schedules", type=_Number(int, 1, 1e6), default=100, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench_sanitize(schedules: int, json_path: Path | None) -> None:
+    """What --sanitize costs: the same schedules judged with and without it, in turn."""
+    from fuzz.bench import sanitizing
+
+    _figures(sanitizing, schedules, json_path)
+
+
+def _figures(measure: Callable[[int], dict[str, float]], schedules: int, json_path: Path | None) -> None:
+    """Measures, prints a figure a line, and writes them down."""
     from fuzz.repro import write_atomically
     from fuzz.run import set_threads
 
     set_threads()
     _check_file(json_path)
-    figures = speed(schedules)
+    figures = measure(schedules)
     for name, value in figures.items():
         click.echo(f"{name:<44} {value:.3f}")
     if json_path is not None:

@@ -18,9 +18,10 @@ from fuzz.shrink import sort_key
 from fuzz.stage import InProcess
 from fuzz.strategies import Space, batches, schedules
 from oracle.checks import ROUTINE
+from oracle.finding import Report
 from oracle.reference import Reference
 from targets.faults import Fault
-from targets.protocol import CheckName, Factory, Request, Schedule, emitted_by_submission, submissions
+from targets.protocol import CheckName, Factory, Request, Schedule, Setting, emitted_by_submission, submissions
 from targets.registry import TargetSpec, build
 
 WORKLOAD_SEED = 0
@@ -49,6 +50,51 @@ def speed(count: int) -> dict[str, float]:
         "reference tokens a second": tokens / alone_s,
         "generate() tokens a second": tokens / generate_s,
         "reference against generate()": generate_s / alone_s,
+    }
+
+
+def sanitizing(count: int) -> dict[str, float]:
+    """What `--sanitize` costs, on the first `count` schedules that the default strategies draw from seed 0.
+
+    Each schedule is judged plain and sanitized in turn, so that a machine's noise falls on both alike.
+    """
+    factory = build(TargetSpec())
+    ways: dict[str, tuple[dict[str, Setting], tuple[CheckName, ...]]] = {
+        "plain": ({}, tuple(CheckName)),
+        "sanitized": ({"sanitize": True}, tuple(CheckName)),
+        "sanitized, without residue": (
+            {"sanitize": True},
+            tuple(name for name in CheckName if name is not CheckName.RESIDUE),
+        ),
+    }
+    judges = {name: Judge(factory) for name in ways}
+    seconds = dict.fromkeys(ways, 0.0)
+    report = Report()
+
+    async def work(schedule: Schedule) -> None:
+        for name, (settings, checks) in ways.items():
+            started = time.perf_counter()
+            asked = msgspec.structs.replace(schedule, settings={**schedule.settings, **settings})
+            judgement = await judges[name].judge(asked, checks)
+            seconds[name] += time.perf_counter() - started
+            if name == "sanitized":
+                report.add(judgement.report)
+
+    workload = itertools.islice(batches(schedules(Space.of(factory)), WORKLOAD_SEED), _WARM_UP + count)
+    for number, schedule in enumerate(workload):
+        if number == _WARM_UP:
+            judges["plain"].begin()
+            seconds, report = dict.fromkeys(ways, 0.0), Report()
+        run_trio(work, schedule)
+    return {
+        "schedules": float(count),
+        "milliseconds a schedule, plain": 1000 * seconds["plain"] / count,
+        "milliseconds a schedule, sanitized": 1000 * seconds["sanitized"] / count,
+        "sanitized against plain": seconds["sanitized"] / seconds["plain"],
+        "sanitized without residue against plain": seconds["sanitized, without residue"] / seconds["plain"],
+        "cells looked at a schedule": report.cells / count,
+        "poisoned replays compared": float(report.poisoned),
+        "findings": float(len(report.findings)),
     }
 
 

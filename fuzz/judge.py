@@ -127,11 +127,11 @@ class Judge:
         """A finding of this kind by this check in a schedule, or None.
 
         A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
-        not is every request tried as a victim in turn.
+        not is every request tried as a victim in turn. Residue is asked with every poison, not with one by chance.
         """
         first = CheckName.ISOLATION if check is CheckName.SWAP else check
-        case = self.case(schedule, await self.replay(schedule), thorough=check is CheckName.REPEAT)
-        case = dataclasses.replace(case, wanted=kind)
+        thorough = check in (CheckName.REPEAT, CheckName.RESIDUE)
+        case = dataclasses.replace(self.case(schedule, await self.replay(schedule), thorough), wanted=kind)
         found = _like(await self.ask(case, [first]), kind, check)
         if found is None and first is not check:
             found = _like(await self.ask(dataclasses.replace(case, thorough=True), [check]), kind, check)

@@ -94,6 +94,11 @@ def format_tally(tally: Tally, judge: Judge) -> str:
         f"suspects: {report.suspects}, of which {report.refuted} were rounding",
         "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in MECHANISMS if tally.mechanisms[name]),
     ]
+    if tally.sanitized:
+        lines.append(
+            f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
+            f"{report.poisoned_undecided} undecided"
+        )
     idle = [name for name in MECHANISMS if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
@@ -146,6 +151,9 @@ def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros
                 "unknown": len(tally.unknown),
                 "pairs": report.pairs,
                 "undecided_pairs": report.pairs_undecided,
+                "cells": report.cells,
+                "poisoned": report.poisoned,
+                "undecided_poisoned": report.poisoned_undecided,
                 "unstable": tally.unstable,
                 "crashed_checks": tally.crashed_checks,
                 "failing_share_max_95": _failing_share_max(tally) if tally.verdict is Verdict.PASS else None,

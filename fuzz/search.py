@@ -60,6 +60,7 @@ class Tally:
 
     Attributes:
         mute: The model failed the reactivity gate: that nothing was found means nothing.
+        sanitized: Whether the target was asked for its shadow tags.
     """
 
     schedules: int = 0
@@ -73,6 +74,7 @@ class Tally:
     crashed_checks: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     mute: bool = False
+    sanitized: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -118,7 +120,7 @@ class Search:
         self.on_schedule = on_schedule
         self.checks = checks
         self.judge = Judge(factory, stage)
-        self.tally = Tally()
+        self.tally = Tally(sanitized=bool(self.settings.get("sanitize")))
         self.enough: Callable[[Failure], bool] = lambda _: False
         self._seen: Counter[tuple[Kind, CheckName]] = Counter()
 

@@ -120,8 +120,8 @@ def take_frame(buffer: bytearray) -> bytes | None:
 
 
 def _flat(value: Any) -> Any:
-    """A tensor as plain data, whatever its dtype; an integer of another library as ours."""
-    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+    """A tensor as plain data, whatever its dtype; an integer of another library, or one in a tensor, as ours."""
+    if isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dim()):
         here = value.detach().cpu().contiguous().reshape(-1)
         raw = here.view(torch.uint8).numpy().tobytes() if here.numel() else b""
         return (str(value.dtype).removeprefix("torch."), tuple(value.shape), str(value.device), raw)

@@ -59,6 +59,9 @@ class Report(msgspec.Struct, kw_only=True):
         unstable: Replays of one schedule that differ though nothing tells them apart: no verdict.
         pairs: Swaps whose bits were compared to the end.
         pairs_undecided: Swaps whose skeletons departed first.
+        cells: Cells whose shadow tags were looked at, each time that a row could see them.
+        poisoned: Replays under another poison whose bits were compared to the end.
+        poisoned_undecided: Those whose skeletons departed first.
     """
 
     findings: list[Finding] = []
@@ -68,6 +71,9 @@ class Report(msgspec.Struct, kw_only=True):
     unstable: list[str] = []
     pairs: int = 0
     pairs_undecided: int = 0
+    cells: int = 0
+    poisoned: int = 0
+    poisoned_undecided: int = 0
 
     def add(self, other: Report) -> None:
         """Takes another check's report in."""
@@ -78,6 +84,9 @@ class Report(msgspec.Struct, kw_only=True):
         self.unstable += other.unstable
         self.pairs += other.pairs
         self.pairs_undecided += other.pairs_undecided
+        self.cells += other.cells
+        self.poisoned += other.poisoned
+        self.poisoned_undecided += other.poisoned_undecided
 
     @property
     def verdict(self) -> Verdict:

@@ -9,7 +9,9 @@ from oracle.checks.bookkeeping import bookkeeping
 from oracle.checks.isolation import isolation
 from oracle.checks.ownership import ownership
 from oracle.checks.progress import progress
+from oracle.checks.provenance import provenance
 from oracle.checks.repeat import repeat
+from oracle.checks.residue import residue
 from oracle.checks.survival import survival
 from oracle.checks.swap import swap
 from targets.protocol import CheckName
@@ -19,8 +21,10 @@ CHECKS: dict[CheckName, Check] = {
     CheckName.PROGRESS: progress,
     CheckName.BOOKKEEPING: bookkeeping,
     CheckName.OWNERSHIP: ownership,
+    CheckName.PROVENANCE: provenance,
     CheckName.ISOLATION: isolation,
     CheckName.SWAP: swap,
+    CheckName.RESIDUE: residue,
     CheckName.REPEAT: repeat,
 }
 ROUTINE = tuple(name for name in CHECKS if name is not CheckName.REPEAT)

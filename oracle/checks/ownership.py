@@ -1,4 +1,4 @@
-"""Ownership: one owner a slot, nothing held by the dead, nothing lost, and every length the owner's own."""
+"""Ownership: one owner a slot, nothing held by the dead, nothing lost, every length the owner's own, no memory shared."""
 
 from __future__ import annotations
 
@@ -88,5 +88,21 @@ def _amiss(
     for submission, slot in slots.items():
         if owned.get(submission) != slot:
             yield submission, f"request #{submission} was given slot {slot} but holds {owned.get(submission, 'none')}"
+    yield from _overlaps(audit)
     if sorted(audit.queued) != sorted(waiting):
         yield None, f"requests {sorted(audit.queued)} are queued, but {sorted(waiting)} are waiting"
+
+
+def _overlaps(audit: Audit) -> Iterator[tuple[int | None, str]]:
+    """The first two requests whose memory overlaps, where the target says in what memory they lie."""
+    ranges = sorted((*place, holding.owners) for holding in audit.held for place in holding.storage)
+    before: tuple[int, int, tuple[int, ...]] | None = None  # allocation, end, owners
+    for allocation, first, end, owners in ranges:
+        if before is not None and before[0] == allocation and first < min(end, before[1]) and owners != before[2]:
+            everyone = sorted({*owners, *before[2]})
+            names = " and ".join(f"#{owner}" for owner in everyone)
+            shared = f"{min(end, before[1]) - first} bytes from byte {first} of allocation {allocation}"
+            yield everyone[-1], f"the K and V of requests {names} overlap: {shared}"
+            return
+        if before is None or before[0] != allocation or end > before[1]:
+            before = (allocation, end, owners)

@@ -16,7 +16,7 @@ import msgspec
 from oracle.case import Case
 from oracle.finding import Finding, Report
 from targets.protocol import (
-    Audited,
+    ACCOUNTS,
     CheckName,
     Emitted,
     Kind,
@@ -83,17 +83,23 @@ def compare(
     if all(a.prompt == b.prompt for a, b in zip(submissions(variant), case.requests, strict=True)):
         return UNDECIDED
     trace = yield variant
-    before, after = ([event for event in whole if not isinstance(event, Audited)] for whole in (case.trace, trace))
+    changed = first_change(case.trace, trace, victims)
+    return Change(*changed, keep_shared) if isinstance(changed, tuple) else changed
+
+
+def first_change(before: Trace, after: Trace, victims: Collection[int]) -> tuple[int, int] | _Undecided | None:
+    """The first victim whose bits differ, and where in its answer. None: not one does, and the skeletons are equal."""
+    ours, theirs = ([event for event in whole if not isinstance(event, ACCOUNTS)] for whole in (before, after))
     counts: dict[int, int] = {}
-    for ours, theirs, bones, others_bones in zip(before, after, skeleton(case.trace), skeleton(trace), strict=False):
+    for event, other, bones, others_bones in zip(ours, theirs, skeleton(before), skeleton(after), strict=False):
         if bones != others_bones:
             return UNDECIDED
-        if isinstance(ours, Emitted) and isinstance(theirs, Emitted):
-            position = counts.get(ours.submission, 0)
-            counts[ours.submission] = position + 1
-            if ours.submission in victims and not same_bits(ours, theirs):
-                return Change(ours.submission, position, keep_shared)
-    return None if len(before) == len(after) else UNDECIDED
+        if isinstance(event, Emitted) and isinstance(other, Emitted):
+            position = counts.get(event.submission, 0)
+            counts[event.submission] = position + 1
+            if event.submission in victims and not same_bits(event, other):
+                return event.submission, position
+    return None if len(ours) == len(theirs) else UNDECIDED
 
 
 def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding]:

@@ -73,6 +73,11 @@ class Decoder:
         self.batch = parts.batch(slots)
         self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
         self.live: dict[int, Running] = {}
+        if settings["sanitize"]:
+            self.store.shadow()
+        if settings["poison"] != "none":
+            self.store.poison(str(settings["poison"]))
+            self.runner.padding = 0 if settings["poison"] == "low" else plan.vocabulary - 1
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Queues a request; refuses what can never be served, and answers at once what asks for nothing."""
@@ -112,6 +117,8 @@ class Decoder:
         if chosen:
             with torch.inference_mode():
                 logits = self.runner.run(self.feeds(chosen))
+                events += self.runner.reports
+                self.runner.reports = []
                 events += self.deliver(chosen, logits, logits.argmax(-1).tolist())  # the step's only synchronisation
         return events
 
@@ -182,6 +189,7 @@ class Decoder:
         if running.slot is not None:
             self.batch.leave(running.submission)
             self.store.end(running.slot)
+            self.store.scrub(running.slot)
             self.scheduler.release(running.slot)
             events.append(Freed(running.submission, running.slot))
         return events
@@ -198,7 +206,8 @@ class Decoder:
         lengths = self.store.lengths
         return Audit(
             held=tuple(
-                Holding(slot, tuple(sorted(held)), lengths[slot], lengths[slot]) for slot, held in sorted(owners.items())
+                Holding(slot, tuple(sorted(held)), lengths[slot], lengths[slot], self.store.storage(slot))
+                for slot, held in sorted(owners.items())
             ),
             free=tuple(self.scheduler.free),
             queued=tuple(self.scheduler.queue),

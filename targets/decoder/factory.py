@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from targets.decoder.engine import Decoder, Parts
+from targets.decoder.slots import POISONS
 from targets.models import DTYPES, Model
 from targets.protocol import Control, Knob, Setting, check_settings, with_defaults
 
@@ -21,7 +22,7 @@ class SlotsFactory:
     The targets of one factory share the network's weights, which nothing writes; `network` returns a copy of its own.
     """
 
-    control = Control(rows=True, forced=True, logits=True, audit=True, float64=True)
+    control = Control(rows=True, forced=True, logits=True, audit=True, float64=True, tags=True, poison=True)
 
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
         self.name = name
@@ -112,5 +113,19 @@ def _knobs(model: Model) -> tuple[Knob, ...]:
             may_change_outputs=True,
             drawn=False,
             doc="where; cuda only on a machine that has it",
+        ),
+        Knob(
+            name="sanitize",
+            default=False,
+            values=(False, True),
+            drawn=False,
+            doc="report who wrote every cell that a request attends to, and in what memory it lies",
+        ),
+        Knob(
+            name="poison",
+            default="none",
+            values=("none", *POISONS),
+            drawn=False,
+            doc="what cells hold that are free, and padding; none leaves them as they are",
         ),
     )

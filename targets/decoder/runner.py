@@ -1,7 +1,8 @@
 """Runner: turns rows of unequal length into one padded forward of an unmodified Hugging Face causal LM.
 
-Rows join ragged: a prompt beside one-token decodes. A short row repeats its last token up to Q, at the same position and
-under the same mask, so that padding is finite and never special; the copies are not written and their logits not read.
+Rows join ragged: a prompt beside one-token decodes. A short row repeats its last token (or the padding id, where there is
+one) up to Q, at the same position and under the same mask, so that padding is finite and never special; the copies are not
+written and their logits not read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import nn
 
 from targets.decoder.slots import Rows, SlotCache, SlotStore
 from targets.models import Plan, logits_of
+from targets.protocol import Attended
+from targets.protocol.tags import POSITION_SHIFT, pack
 
 
 class Feed(NamedTuple):
@@ -27,7 +30,12 @@ class Feed(NamedTuple):
 
 
 class Runner:
-    """Runs forwards on one network over one store."""
+    """Runs forwards on one network over one store.
+
+    Attributes:
+        padding: The id that fills up a short row; None for its own last one.
+        reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
+    """
 
     def __init__(self, network: nn.Module, plan: Plan, store: SlotStore, prefill: str) -> None:
         self.network = network
@@ -36,6 +44,8 @@ class Runner:
         self.prefill = prefill
         self.device = store.keys[0].device
         self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
+        self.padding: int | None = None
+        self.reports: list[Attended] = []
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
@@ -66,7 +76,12 @@ class Runner:
         """One forward: logits [B, V] behind each row's last token."""
         counts = [len(feed.tokens) for feed in feeds]
         rows = self.place(feeds, [self.store.lengths[feed.slot] for feed in feeds])
-        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **self.masks(rows))
+        masks = self.masks(rows)
+        if self.store.tags:
+            rows.tags = self.tags(feeds, rows)
+        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks)
+        if self.store.tags:
+            self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds, counts, strict=True):
             self.store.grew(feed.slot, count)
         logits = logits_of(output)
@@ -83,7 +98,8 @@ class Runner:
         if width == 1:
             ids, positions, slots_ = self.on_device([[feed.tokens[0] for feed in feeds], starts, slots])
             return Rows(ids[:, None], positions[:, None], slots_, max(starts) + 1, last=None, written=None)
-        padded = [(*feed.tokens, *[feed.tokens[-1]] * (width - len(feed.tokens))) for feed in feeds]
+        padding = [feed.tokens[-1] if self.padding is None else self.padding for feed in feeds]
+        padded = [(*feed.tokens, *[pad] * (width - len(feed.tokens))) for feed, pad in zip(feeds, padding, strict=True)]
         places = [
             (*range(start, start + count), *[start + count - 1] * (width - count))
             for start, count in zip(starts, counts, strict=True)
@@ -129,3 +145,34 @@ class Runner:
         cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
         seen = cells <= queries
         return seen if window is None else seen & (cells > queries - window)
+
+    def tags(self, feeds: Sequence[Feed], rows: Rows) -> torch.Tensor:
+        """The shadow tags, int64 [N], of the N tokens that this forward writes."""
+        (owners,) = self.on_device([[pack(feed.submission, self.store.generations[feed.slot]) for feed in feeds]])  # [B]
+        if rows.written is None:
+            return owners + (rows.positions[:, 0] << POSITION_SHIFT)
+        row, column, _, _ = rows.written
+        return owners[row] + (rows.positions[row, column] << POSITION_SHIFT)
+
+    def report(self, feeds: Sequence[Feed], rows: Rows, mask: Any) -> Attended:
+        """What each row's last query could see: the cells that each layer read, under the mask that the network had."""
+        masks = mask if isinstance(mask, dict) else {"all": mask}
+        names = self.plan.layer_types if isinstance(mask, dict) else ("all",) * len(rows.attended)
+        visible = {name: self.of_last_query(each, rows) for name, each in masks.items()}  # [B, T] each
+        shown: list[tuple[int, str, torch.Tensor]] = []
+        for layer, (name, tags) in enumerate(zip(names, rows.attended, strict=True)):
+            if not any(name == other and torch.equal(tags, same) for _, other, same in shown):
+                shown.append((layer, name, tags))
+        return Attended(
+            submissions=tuple(feed.submission for feed in feeds),
+            generations=tuple(self.store.generations[feed.slot] for feed in feeds),
+            layers=tuple(layer for layer, _, _ in shown),
+            tags=torch.stack([tags for _, _, tags in shown]),
+            visible=torch.stack([visible[name] for _, name, _ in shown]),
+        )
+
+    def of_last_query(self, mask: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Bool [B, T]: what a mask, [B, 1, Q, T] or [B, T], lets the last token of each row see."""
+        if mask.dim() == 2:
+            return mask
+        return mask[:, 0, 0] if rows.last is None else mask[rows.last[0], 0, rows.last[1]]

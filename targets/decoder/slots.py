@@ -2,17 +2,24 @@
 
 Isolation is logical. A slot's cells 0..length-1 are its owner's; what lies behind is whatever an earlier owner left, and
 only the mask keeps it out. Slabs start dirty (finite, at the scale of the data), so that a cell read by mistake shows.
+
+With `shadow`, every slab has a twin of tags that is written and read with the very indices that write and read K and V. With
+`poison`, the dirt is another constant, and a slot that is freed is filled with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from targets.models import Plan
+from targets.protocol.tags import NEVER
 
 _DIRT_KEYS, _DIRT_VALUES = 1.5, -0.75
+POISONS = {"low": (-1.5, -3.0), "high": (3.0, 6.0)}
+"""K and V of a poisoned cell, at the scale of tiny networks' own. The signs differ: whatever a query is, under one of the
+two it is drawn to such a cell."""
 
 
 @dataclass(slots=True)
@@ -27,6 +34,8 @@ class Rows:
         last: each row's last token in [B, Q], as a pair of int64 [B]; None where Q is 1.
         written: the N tokens that are kept, as int64 [N] each: batch row, column in the row, slot, position; None where Q
             is 1 and all are.
+        tags: int64 [N], the shadow tags of these tokens; None where the store keeps none.
+        attended: Where it does: int64 [B, T] for each layer that has read, the tags of the cells that it was given.
     """
 
     ids: torch.Tensor
@@ -35,6 +44,8 @@ class Rows:
     cells: int
     last: tuple[torch.Tensor, torch.Tensor] | None
     written: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
+    tags: torch.Tensor | None = None
+    attended: list[torch.Tensor] = field(default_factory=list)
 
 
 class SlotStore:
@@ -43,6 +54,8 @@ class SlotStore:
     Attributes:
         keys, values: a slab a layer, [S, H, T, D] each.
         lengths: how many cells of each slot are its owner's.
+        generations: how many owners each slot has had.
+        tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
     """
 
     def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -50,14 +63,60 @@ class SlotStore:
         self.keys = [torch.full(shape, _DIRT_KEYS, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.full(shape, _DIRT_VALUES, dtype=dtype, device=device) for shape in shapes]
         self.lengths = [0] * slots
+        self.generations = [0] * slots
+        self.tags: list[torch.Tensor] = []
+        self._poison: tuple[float, float] | None = None
+
+    def shadow(self) -> None:
+        """From now on, who wrote a cell is written down."""
+        self.tags = [
+            torch.full((slab.shape[0], slab.shape[2]), NEVER, dtype=torch.int64, device=slab.device) for slab in self.keys
+        ]
+
+    def poison(self, name: str) -> None:
+        """Fills every cell with one of the `POISONS`, and from now on every slot that is freed."""
+        self._poison = POISONS[name]
+        for slabs, constant in zip((self.keys, self.values), self._poison, strict=True):
+            for slab in slabs:
+                slab.fill_(constant)
+
+    def row_of(self, slot: int) -> int:
+        """The row of the slabs in which a slot stands."""
+        return slot
+
+    def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
+        """The memory of a slot's K and V: (slab, first byte, end byte) of each; none unless `shadow` was called.
+
+        Slabs are numbered by the memory they lie in, so that two that were views of one would have one number.
+        """
+        if not self.tags:
+            return ()
+        row = self.row_of(slot)
+        allocations: dict[int, int] = {}
+        ranges = []
+        for slab in (*self.keys, *self.values):
+            base = slab.untyped_storage().data_ptr()
+            view = slab[row]
+            first = view.data_ptr() - base
+            ranges.append((allocations.setdefault(base, len(allocations)), first, first + view.nbytes))
+        return tuple(ranges)
 
     def begin(self, slot: int) -> None:
         """A new owner moves in: nothing in the slot is its own."""
+        self.generations[slot] += 1
         self.lengths[slot] = 0
 
     def end(self, slot: int) -> None:
         """The owner leaves. Its cells stay as they are until they are overwritten."""
         self.lengths[slot] = 0
+
+    def scrub(self, slot: int) -> None:
+        """Fills a freed slot with the poison; without one, its cells stay as they are."""
+        if self._poison is not None:
+            row = self.row_of(slot)
+            for slabs, constant in zip((self.keys, self.values), self._poison, strict=True):
+                for slab in slabs:
+                    slab[row] = constant
 
     def grew(self, slot: int, tokens: int) -> None:
         """`tokens` more cells were written."""
@@ -70,13 +129,19 @@ class SlotStore:
             position = rows.positions[:, 0]
             self.keys[layer][rows.slots, :, position] = keys[:, :, 0]
             self.values[layer][rows.slots, :, position] = values[:, :, 0]
+            if rows.tags is not None:
+                self.tags[layer][rows.slots, position] = rows.tags
         else:
             row, column, slot, position = rows.written
             self.keys[layer][slot, :, position] = keys[row, :, column]
             self.values[layer][slot, :, position] = values[row, :, column]
+            if rows.tags is not None:
+                self.tags[layer][slot, position] = rows.tags
 
     def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V [B, H, T, D] of the rows' slots, the cells behind their lengths included."""
+        if rows.tags is not None:
+            rows.attended.append(self.tags[layer][rows.slots, : rows.cells])
         return self.keys[layer][rows.slots, :, : rows.cells], self.values[layer][rows.slots, :, : rows.cells]
 
 

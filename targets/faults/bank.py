@@ -78,9 +78,11 @@ class Fault:
         """The parts with this fault in them; an honest probe plants the twin."""
         parts = parts or Parts(decoder=Decoder)
         attribute = {self.name.replace("-", "_"): probe or Probe()}
-        changes = {
-            part: type(mixin.__name__, (mixin, getattr(parts, part)), dict(attribute)) for part, mixin in self.mixins.items()
-        }
+        changes = {}
+        for part, mixin in self.mixins.items():
+            base = getattr(parts, part)
+            bases = (base,) if issubclass(base, mixin) else (mixin, base)  # two faults may have a mixin in common
+            changes[part] = type(mixin.__name__, bases, dict(attribute))
         return parts.with_(**changes)
 
 

@@ -25,44 +25,45 @@ def relocated(rows: Rows, table: torch.Tensor) -> Rows:
     return replace(rows, slots=table[rows.slots], written=written)
 
 
-class OverwrittenStore(SlotStore):
+class TableStore(SlotStore):
+    """Each slot stands in the row of the slabs that a table says. Faults may change it on top of each other."""
+
+    def table(self) -> torch.Tensor:
+        """Where each slot stands: int64 [S]."""
+        return torch.arange(len(self.lengths), device=self.keys[0].device)
+
+    def row_of(self, slot: int) -> int:
+        return int(self.table()[slot])
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
+        super().write(layer, keys, values, relocated(rows, self.table()))
+
+    def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().read(layer, relocated(rows, self.table()))
+
+
+class OverwrittenStore(TableStore):
     """One row of storage for all slots. The twin turns the slots round: slot s stands in row S-1-s."""
 
     global_cache_overwritten: Probe
 
     def table(self) -> torch.Tensor:
-        """Where each slot stands."""
-        probe, slots = self.global_cache_overwritten, len(self.lengths)
+        probe, table = self.global_cache_overwritten, super().table()
         probe.reach()
-        probe.change(not probe.honest and slots > 1)
-        every = torch.arange(slots, device=self.keys[0].device)
-        return every.flip(0) if probe.honest else torch.zeros_like(every)
-
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        super().write(layer, keys, values, relocated(rows, self.table()))
-
-    def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        return super().read(layer, relocated(rows, self.table()))
+        probe.change(not probe.honest and len(table) > 1)
+        return len(table) - 1 - table if probe.honest else torch.zeros_like(table)
 
 
-class LockedStore(SlotStore):
+class LockedStore(TableStore):
     """One row of storage for all slots; `SerialRunner` is the lock. The twin keeps the lock and shares nothing."""
 
     global_cache_locked: Probe
 
     def table(self) -> torch.Tensor:
-        """Where each slot stands."""
-        probe = self.global_cache_locked
+        probe, table = self.global_cache_locked, super().table()
         probe.reach()
-        probe.change(not probe.honest and len(self.lengths) > 1)
-        every = torch.arange(len(self.lengths), device=self.keys[0].device)
-        return every if probe.honest else torch.zeros_like(every)
-
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        super().write(layer, keys, values, relocated(rows, self.table()))
-
-    def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        return super().read(layer, relocated(rows, self.table()))
+        probe.change(not probe.honest and len(table) > 1)
+        return table if probe.honest else torch.zeros_like(table)
 
 
 class SerialRunner(Runner):
@@ -72,7 +73,7 @@ class SerialRunner(Runner):
         return [[index] for index in range(len(feeds))]
 
 
-class AppendedStore(SlotStore):
+class AppendedStore(TableStore):
     """One cache that everybody's tokens are appended to, and nobody's are ever taken from: it grows.
 
     All slots share one row and one length. (Started over where the row is full; a real one grows until memory ends.)
@@ -102,19 +103,12 @@ class AppendedStore(SlotStore):
             self.global_cache_appended.change(any(length != end for length in self.lengths))
             self.lengths = [end] * len(self.lengths)
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        super().write(layer, keys, values, self._shared(rows))
-
-    def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        return super().read(layer, self._shared(rows))
-
-    def _shared(self, rows: Rows) -> Rows:
-        if self.global_cache_appended.honest:
-            return rows
-        return relocated(rows, torch.zeros(len(self.lengths), dtype=torch.int64, device=self.keys[0].device))
+    def table(self) -> torch.Tensor:
+        table = super().table()
+        return table if self.global_cache_appended.honest else torch.zeros_like(table)
 
 
-class ExpandedStore(SlotStore):
+class ExpandedStore(TableStore):
     """Keeps, for each slot, the slot in whose storage it stands: its own unless its prompt was expanded from another's."""
 
     expanded_prompt: Probe
@@ -127,11 +121,8 @@ class ExpandedStore(SlotStore):
         super().begin(slot)
         self.stands_in[slot] = slot
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        super().write(layer, keys, values, relocated(rows, self.stands_in))
-
-    def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        return super().read(layer, relocated(rows, self.stands_in))
+    def table(self) -> torch.Tensor:
+        return super().table()[self.stands_in]
 
 
 class ExpandedRunner(Runner):

@@ -123,6 +123,62 @@ class StarvingScheduler(Scheduler):
         return admitted
 
 
+class ArrivalScheduler(Scheduler):
+    """A request takes a slot when it arrives, if one is free, and waits with it. The twin looks for one and leaves it."""
+
+    allocated_on_arrival: Probe
+
+    def enqueue(self, submission: int) -> bool:
+        queued = super().enqueue(submission)
+        if queued:
+            self._reserve(submission)
+        return queued
+
+    def withdraw(self, submission: int) -> bool:
+        self._give_back(submission)
+        return super().withdraw(submission)
+
+    def admit(self, rows: tuple[int, ...] | None) -> list[tuple[int, int]]:
+        for submission in reversed(self.queue):
+            self._give_back(submission)
+        admitted = super().admit(rows)
+        for submission in self.queue:
+            self._reserve(submission)
+        return admitted
+
+    def _reserve(self, submission: int) -> None:
+        probe = self.allocated_on_arrival
+        probe.reach()
+        if self.free and not probe.honest:
+            probe.change()
+            self.take(submission)
+
+    def _give_back(self, submission: int) -> None:
+        for slot in [slot for slot, owner in self.owners.items() if owner == submission]:
+            self.release(slot)
+
+
+class BatchwiseScheduler(Scheduler):
+    """Slots that are released are free once all of them are, as in a static batch. The twin frees each at once."""
+
+    held_until_batch_ends: Probe
+
+    def release(self, slot: int) -> None:
+        probe, done = self.held_until_batch_ends, self._done()
+        probe.reach()
+        done.append(slot)
+        if probe.honest or len(done) == len(self.owners):
+            for each in done:
+                super().release(each)
+            done.clear()
+        probe.change(bool(done))
+
+    def _done(self) -> list[int]:
+        """Slots whose requests have ended, and that are not free yet."""
+        done: list[int] = self.__dict__.setdefault("done", [])
+        return done
+
+
 _OWNERSHIP = CheckName.OWNERSHIP
 
 FAULTS = (
@@ -179,5 +235,23 @@ FAULTS = (
         mixins={"scheduler": StarvingScheduler},
         smallest={Kind.STALLED: at_once(request((1,), 1), request((2,), 1), slots=1)},
         checks=(CheckName.PROGRESS,),
+    ),
+    Fault(
+        name="allocated-on-arrival",
+        group="ownership",
+        modelled_on="storage taken when a request arrives, though it needs none before it decodes (source article)",
+        doc="a request takes its slot when it arrives, and holds it while it waits",
+        mixins={"scheduler": ArrivalScheduler},
+        smallest={Kind.OWNERSHIP: at_once(request((1,), 1), request((2,), 1), admit_max=1)},
+        checks=(_OWNERSHIP,),
+    ),
+    Fault(
+        name="held-until-batch-ends",
+        group="ownership",
+        modelled_on="a static batch that gives back its rows only when the longest answer is done (source article)",
+        doc="a finished request keeps its slot until every other that runs has finished",
+        mixins={"scheduler": BatchwiseScheduler},
+        smallest={Kind.OWNERSHIP: at_once(request((1,), 1), request((2,), 2))},
+        checks=(_OWNERSHIP,),
     ),
 )

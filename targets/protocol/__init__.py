@@ -5,8 +5,10 @@ Data and protocols only: no decoder, no oracle, no I/O. Imports nothing of slotf
 
 from targets.protocol.errors import BadInput
 from targets.protocol.events import (
+    ACCOUNTS,
     Admitted,
     Asked,
+    Attended,
     Audit,
     Audited,
     Crashed,
@@ -39,12 +41,15 @@ from targets.protocol.schedule import (
     with_request,
     with_requests,
 )
+from targets.protocol.tags import How, Tag
 from targets.protocol.target import Control, Factory, Target
 from targets.protocol.verdicts import CheckName, Kind
 
 __all__ = [
+    "ACCOUNTS",
     "Admitted",
     "Asked",
+    "Attended",
     "Audit",
     "Audited",
     "BadInput",
@@ -58,6 +63,7 @@ __all__ = [
     "Finished",
     "Freed",
     "Holding",
+    "How",
     "Kind",
     "Knob",
     "Op",
@@ -70,6 +76,7 @@ __all__ = [
     "Step",
     "Stepped",
     "Submit",
+    "Tag",
     "Target",
     "Trace",
     "Wait",

@@ -74,12 +74,18 @@ class Freed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What one slot holds. `cells` are the positions written for the owner, `visible` those its next query may see."""
+    """What one slot holds. `cells` are the positions written for the owner, `visible` those its next query may see.
+
+    Attributes:
+        storage: The memory of the owner's K and V, as (allocation, first byte, end byte) each: offsets into numbered
+            allocations, which are the same from run to run. Empty where the target does not say.
+    """
 
     slot: int
     owners: tuple[int, ...]
     cells: int
     visible: int
+    storage: tuple[tuple[int, int, int], ...] = ()
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -95,6 +101,24 @@ class Audited(msgspec.Struct, frozen=True, tag=True):
     """The target's own account of its storage."""
 
     audit: Audit
+
+
+class Attended(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """What the last query of each of B rows could see in one forward, as shadow tags (`targets.protocol.tags`).
+
+    Attributes:
+        submissions: The request that each row serves.
+        generations: The present generation of each row's storage.
+        layers: The G layers that are shown: those that read the same cells under the same mask as one before are left out.
+        tags: int64 [G, B, T], the tags of the cells that the row's attention was given.
+        visible: bool [G, B, T], those of them that the mask let it see.
+    """
+
+    submissions: tuple[int, ...]
+    generations: tuple[int, ...]
+    layers: tuple[int, ...]
+    tags: torch.Tensor
+    visible: torch.Tensor
 
 
 class Crashed(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
@@ -118,8 +142,10 @@ class Stalled(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
     doing: str = ""
 
 
-Event = Asked | Stepped | Admitted | Emitted | Finished | Refused | Freed | Audited | Crashed | Stalled
+Event = Asked | Stepped | Admitted | Emitted | Finished | Refused | Freed | Audited | Attended | Crashed | Stalled
 Trace = tuple[Event, ...]
+ACCOUNTS = (Audited, Attended)
+"""What a target says of how it did it: no part of what happened."""
 
 
 def skeleton(trace: Trace) -> Iterator[object]:
@@ -129,7 +155,7 @@ def skeleton(trace: Trace) -> Iterator[object]:
             yield (event.submission,)
         elif isinstance(event, Finished):
             yield (event.submission, event.reason, len(event.tokens))
-        elif not isinstance(event, Audited):
+        elif not isinstance(event, ACCOUNTS):
             yield event
 
 
@@ -151,6 +177,8 @@ def first_departure(a: Trace, b: Trace) -> str | None:
             if not same_bits(left, right):
                 what = "token" if left.token != right.token else "logits"
                 return f"event {index}: the {what} of request #{left.submission} differ"
+        elif isinstance(left, Attended) and isinstance(right, Attended):
+            continue
         elif left != right:
             return f"event {index}: {describe(left)} against {describe(right)}"
     if len(a) != len(b):
@@ -162,6 +190,8 @@ def describe(event: Event) -> str:
     """One event in a few words."""
     if isinstance(event, Emitted):
         return f"Emitted(#{event.submission}, {event.token})"
+    if isinstance(event, Attended):
+        return f"Attended({' '.join(f'#{submission}' for submission in event.submissions)})"
     return repr(event)
 
 
@@ -175,14 +205,14 @@ def emitted_by_submission(trace: Trace) -> dict[int, list[Emitted]]:
 
 
 def digest(trace: Trace) -> str:
-    """SHA-256 over every event, every token and every bit of every logit."""
+    """SHA-256 over every event, every token and every bit of every logit; what was attended to is left out."""
     state = hashlib.sha256()
     for event in trace:
         if isinstance(event, Emitted):
             state.update(f"Emitted {event.submission} {event.token} ".encode())
             if event.logits is not None:
                 state.update(_bits(event.logits).contiguous().cpu().numpy().tobytes())
-        else:
+        elif not isinstance(event, Attended):
             state.update(repr(event).encode())
     return state.hexdigest()
 

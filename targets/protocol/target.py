@@ -28,6 +28,12 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         audit: `audit` accounts for its slots.
         float64: It has a knob `dtype` that takes "float64", and a knob `weights` that takes the name of the dtype to
             which the weights are rounded first, so that float64 has the same weights upcast.
+        tags: It has a knob `sanitize` (False or True) under which it reports what its rows attend to, as shadow tags, and
+            the memory of what it holds.
+        poison: It has a knob `poison` that takes "low" and "high": cells that hold nothing of a live request are filled
+            with a finite constant at the scale of the data, another one for each.
+        poison_nan: It promises never to gather a cell that its mask hides, and `poison` takes "nan" as well. (Attention
+            multiplies what the mask hides by zero, and zero times NaN is NaN.)
     """
 
     stepped: bool = True
@@ -36,6 +42,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     logits: bool = False
     audit: bool = False
     float64: bool = False
+    tags: bool = False
+    poison: bool = False
+    poison_nan: bool = False
 
 
 @runtime_checkable

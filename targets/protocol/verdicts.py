@@ -14,6 +14,8 @@ class CheckName(enum.StrEnum):
     OWNERSHIP = "ownership"
     PROGRESS = "progress"
     SURVIVAL = "survival"
+    RESIDUE = "residue"
+    PROVENANCE = "provenance"
     REPEAT = "repeat"
 
 
@@ -27,7 +29,8 @@ class Kind(enum.StrEnum):
     WRONG_ALONE = "WRONG-ALONE"
     """It differs from the reference even when alone in a fresh target."""
     OWNERSHIP = "OWNERSHIP"
-    """A slot has no owner, two owners, or an owner that has ended; or it holds the wrong number of cells."""
+    """A slot has no owner, two owners, or an owner that has ended; it holds the wrong number of cells; two owners' memory
+    overlaps."""
     BOOKKEEPING = "BOOKKEEPING"
     """A piece lost, doubled or late; a wrong finish reason; no end, or two."""
     STALLED = "STALLED"

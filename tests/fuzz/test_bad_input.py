@@ -195,7 +195,12 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "knob's range": (["--set", "slots=0"], "slots must be a whole number in 1..1024, got 0 (--set)"),
     "knob's word": (["--set", "slot_order=best"], "slot_order must be one of lifo, fifo, got best (--set)"),
     "setting without a value": (["--set", "slots"], "--set must be KNOB=VALUE, got slots"),
-    "sanitize": (["--sanitize"], "--sanitize must be left out (checks on every cell is not built yet), got "),
+    "sanitize": (
+        ["--sanitize", "--target", "targets.attention:honest"],
+        "--sanitize must be left out for a target that keeps no shadow tags, got targets.attention:honest",
+    ),
+    "sanitize twice": (["--sanitize", "--set", "sanitize=False"], "knob must be set once, got sanitize (--set)"),
+    "poison": (["--set", "poison=nan"], "poison must be one of none, low, high, got nan (--set)"),
     "workers": (["--workers", "2"], "--workers must be left out (more than one worker is not built yet), got 2"),
     "python": (["--python", "python3"], "--python must be left out (engines in another interpreter is not built yet), got "),
     "resume": (["--resume"], "--resume must be left out (going on with an interrupted campaign is not built yet), got "),

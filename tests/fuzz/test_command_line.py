@@ -138,6 +138,30 @@ def test_a_clean_run_exits_with_0_and_says_what_it_shows(tmp_path: Path) -> None
     assert not done.out.exists()
 
 
+@pytest.mark.slow
+def test_a_sanitized_run_says_what_it_looked_at_and_its_findings_replay_sanitized(tmp_path: Path) -> None:
+    clean = ran(tmp_path, "--sanitize")
+    assert clean.result.exit_code == 0, clean.result.output
+    assert clean.json["cells"] > clean.json["tokens_checked"]
+    assert clean.json["poisoned"] > 0
+    assert re.search(
+        r"^sanitizer: \d+ cells looked at; poisoned replays: \d+ compared, 0 undecided$", clean.result.stdout, re.M
+    )
+    assert "--set sanitize=True" in clean.result.stdout.splitlines()[-1]
+    found = ran(tmp_path, "--sanitize", "--fault", "stale-length", seed=3)
+    by_check = {finding["check"]: finding["repro"] for finding in found.json["findings"]}
+    assert {"provenance", "residue"} <= set(by_check)
+    for path in by_check.values():
+        assert load(Path(path)).schedule.settings["sanitize"] is True
+        assert slotfuzz("replay", path).stdout.startswith("FAILED")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_sanitized_looks_at_no_cell(failed: Done) -> None:
+    assert (failed.json["cells"], failed.json["poisoned"]) == (0, 0)
+    assert "sanitizer:" not in failed.result.stdout
+
+
 def test_a_model_that_is_mute_cannot_pass(tmp_path: Path) -> None:
     words = ("--target", "tests.fuzz.scripted:honest", "--schedules", 3, "--seed", 1, "--out", tmp_path / "out")
     result = slotfuzz("run", *words)
@@ -189,7 +213,7 @@ def test_faults_lists_every_planted_bug() -> None:
 def test_targets_lists_the_built_in_one_with_its_knobs() -> None:
     (row,) = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
     assert (row["name"], row["installed"]) == ("slots", True)
-    assert {"rows", "forced", "logits", "audit", "float64", "stepped"} == set(row["control"])
+    assert {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan"} == set(row["control"])
     assert {"slots", "slot_order", "dtype", "device"} <= {knob["name"] for knob in row["knobs"]}
     assert "  slots = 4  (1..1024)  rows of the KV slab" in slotfuzz("targets").stdout
 
@@ -198,7 +222,7 @@ def test_the_later_flags_are_not_in_the_help() -> None:
     told = slotfuzz("run", "--help")
     assert told.exit_code == 0
     assert "--fault" in told.stdout
-    assert not re.search("--(sanitize|workers|python|resume)", told.stdout)
+    assert not re.search("--(workers|python|resume)", told.stdout)
 
 
 @pytest.mark.slow
@@ -208,3 +232,14 @@ def test_bench_speed_writes_its_figures(tmp_path: Path) -> None:
     figures = msgspec.json.decode((tmp_path / "speed.json").read_bytes())
     assert figures["schedules"] == 4
     assert figures["tokens a second, with the swap"] > 0
+
+
+@pytest.mark.slow
+def test_bench_sanitize_measures_the_same_schedules_both_ways() -> None:
+    result = slotfuzz("bench", "sanitize", "--schedules", 4)
+    assert result.exit_code == 0, result.output
+    figures = {line[:44].strip(): float(line[44:]) for line in result.stdout.splitlines()}
+    assert figures["sanitized against plain"] > 0
+    assert figures["cells looked at a schedule"] > 0
+    assert figures["poisoned replays compared"] > 0
+    assert figures["findings"] == 0

@@ -12,9 +12,11 @@ import torch
 
 from fuzz.conductor import replay, run_trio
 from fuzz.stage import InProcess
+from fuzz.wire import Said, decode_from_worker, encode, take_frame
 from fuzz.worker import COLD_S, HANG_S, HANG_TIMES, Patience, Worker, stage_for
 from targets.protocol import (
     Asked,
+    Attended,
     BadInput,
     Cancel,
     Crashed,
@@ -281,3 +283,14 @@ def test_only_a_user_s_own_target_is_played_in_a_worker_and_only_if_not_told_oth
     assert isinstance(stage_for(ZOO, Zoo()), Worker)
     assert isinstance(stage_for(ZOO, Zoo(), in_process=True), InProcess)
     assert isinstance(stage_for(TargetSpec(), Zoo()), InProcess)
+
+
+def test_tags_and_masks_arrive_as_they_were_said() -> None:
+    tags, visible = torch.arange(6).view(1, 2, 3), torch.tensor([[[True, False, True], [False, False, True]]])
+    said = Said([Attended((0, 1), (1, 1), (0,), tags, visible)])
+    heard = decode_from_worker(take_frame(bytearray(encode(said))) or b"")
+    assert isinstance(heard, Said)
+    (event,) = heard.events
+    assert isinstance(event, Attended)
+    assert torch.equal(event.tags, tags)
+    assert torch.equal(event.visible, visible)

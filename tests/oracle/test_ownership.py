@@ -23,6 +23,8 @@ from targets.protocol import (
 )
 from tests.oracle.handmade import asked, sentences
 
+Storage = tuple[tuple[int, int, int], ...]
+
 SCHEDULE = asked((1, 2, 3), (4,), (5,), new=3)
 RUNNING: tuple[Event, ...] = (
     Asked(0),
@@ -41,8 +43,8 @@ RUNNING: tuple[Event, ...] = (
 ENDED = (*RUNNING, Finished(1, Reason.LENGTH, (7, 7)), Freed(1, 0))
 
 
-def held(slot: int, *owners: int, cells: int, visible: int | None = None) -> Holding:
-    return Holding(slot, owners, cells, cells if visible is None else visible)
+def held(slot: int, *owners: int, cells: int, visible: int | None = None, storage: Storage = ()) -> Holding:
+    return Holding(slot, owners, cells, cells if visible is None else visible, storage)
 
 
 def account(*holdings: Holding, free: tuple[int, ...] = (2,), queued: tuple[int, ...] = (2,), slots: int = 3) -> Audited:
@@ -120,6 +122,40 @@ def test_an_account_that_adds_up_has_no_complaint(events: tuple[Event, ...], aud
 @pytest.mark.parametrize(("events", "audited", "complaint"), AMISS.values(), ids=AMISS)
 def test_an_account_that_does_not_add_up_is_said(events: tuple[Event, ...], audited: Audited, complaint: str) -> None:
     assert sentences(ownership, SCHEDULE, *events, audited) == [complaint]
+
+
+def in_memory(first: Storage, second: Storage) -> Audited:
+    """#1 lies in the first ranges, #0 in the second."""
+    return account(held(0, 1, cells=2, storage=first), held(1, 0, cells=4, storage=second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (((0, 0, 64), (1, 0, 64)), ((0, 64, 128), (1, 64, 128))),
+        (((0, 64, 128),), ((0, 0, 64), (0, 128, 192))),
+        (((0, 0, 64), (0, 32, 96)), ((1, 0, 64),)),
+        (((0, 0, 64),), ((1, 0, 64),)),
+        (((0, 0, 64),), ((0, 32, 32),)),
+        ((), ((0, 0, 64),)),
+    ],
+)
+def test_memory_that_touches_or_is_one_s_own_twice_is_not_shared(first: Storage, second: Storage) -> None:
+    assert sentences(ownership, SCHEDULE, *RUNNING, in_memory(first, second)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        (((0, 0, 64),), ((0, 0, 64),), "64 bytes from byte 0 of allocation 0"),
+        (((0, 0, 64),), ((0, 63, 128),), "1 bytes from byte 63 of allocation 0"),
+        (((1, 0, 64), (2, 0, 1024)), ((1, 64, 128), (2, 512, 520)), "8 bytes from byte 512 of allocation 2"),
+        (((0, 0, 1024), (0, 8, 16)), ((0, 100, 108),), "8 bytes from byte 100 of allocation 0"),
+    ],
+)
+def test_two_requests_whose_memory_overlaps_are_named(first: Storage, second: Storage, shared: str) -> None:
+    complaint = f"the K and V of requests #0 and #1 overlap: {shared}"
+    assert sentences(ownership, SCHEDULE, *RUNNING, in_memory(first, second)) == [complaint]
 
 
 def test_only_the_first_wrong_account_is_reported() -> None:

@@ -30,8 +30,30 @@ def test_a_finding_is_worse_than_a_doubt_and_a_doubt_worse_than_a_pass() -> None
 def test_reports_add_up() -> None:
     whole = Report()
     for _ in range(2):
-        whole.add(Report(findings=[FOUND], suspects=1, refuted=2, unknown=["?"], pairs=3, pairs_undecided=4))
-    assert whole == Report(findings=[FOUND] * 2, suspects=2, refuted=4, unknown=["?"] * 2, pairs=6, pairs_undecided=8)
+        whole.add(
+            Report(
+                findings=[FOUND],
+                suspects=1,
+                refuted=2,
+                unknown=["?"],
+                pairs=3,
+                pairs_undecided=4,
+                cells=5,
+                poisoned=6,
+                poisoned_undecided=7,
+            )
+        )
+    assert whole == Report(
+        findings=[FOUND] * 2,
+        suspects=2,
+        refuted=4,
+        unknown=["?"] * 2,
+        pairs=6,
+        pairs_undecided=8,
+        cells=10,
+        poisoned=12,
+        poisoned_undecided=14,
+    )
 
 
 def crashing(case: Case) -> Generator[Schedule, Trace, Report]:

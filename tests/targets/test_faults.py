@@ -40,3 +40,33 @@ def test_two_plantings_of_one_fault_do_not_share_a_probe(tiny: Model) -> None:
     drain(decoder)
     assert first.reached
     assert not second.reached
+
+
+@pytest.mark.parametrize("outer", ["global-cache-overwritten", "expanded-prompt"])
+def test_faults_that_move_slots_act_on_top_of_each_other(tiny: Model, outer: str) -> None:
+    probes = {"global-cache-overwritten": Probe(honest=True), "expanded-prompt": Probe()}
+    parts = None
+    for name in sorted(probes, key=lambda name: name == outer):
+        parts = FAULTS[name].plant(parts, probes[name])
+    decoder = SlotsFactory(tiny, parts).open({"slots": 3, "sanitize": True})
+    submit(decoder, request(1, 2, new=2), request(1, 3, new=2))
+    decoder.step()
+    first, second = decoder.audit().held
+    assert first.storage == second.storage, "the prompt was expanded"
+    size = first.storage[0][2] - first.storage[0][1]
+    assert first.storage[0][1] == 2 * size, "and stands where slot 0 is turned to"
+    for who, row in enumerate((2, 2, 0)):
+        assert decoder.store.row_of(who) == row
+    assert all(probe.reached for probe in probes.values())
+    assert probes["expanded-prompt"].changed
+
+
+def test_two_stores_that_share_everything_are_planted_together_and_both_are_reached(tiny: Model) -> None:
+    probes = {name: Probe() for name in ("global-cache-overwritten", "global-cache-locked", "global-cache-appended")}
+    parts = None
+    for name, probe in probes.items():
+        parts = FAULTS[name].plant(parts, probe)
+    decoder = SlotsFactory(tiny, parts).open({})
+    submit(decoder, request(1, new=2), request(2, new=3))
+    drain(decoder)
+    assert all(probe.changed for probe in probes.values())

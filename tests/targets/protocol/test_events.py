@@ -8,6 +8,7 @@ import torch
 from targets.protocol import (
     Admitted,
     Asked,
+    Attended,
     Emitted,
     Event,
     Finished,
@@ -20,7 +21,7 @@ from targets.protocol import (
     first_departure,
     skeleton,
 )
-from targets.protocol.events import same_bits
+from targets.protocol.events import describe, same_bits
 
 LOGITS = torch.tensor([0.5, -1.25, 3.0], dtype=torch.float64)
 NAN = torch.tensor([math.nan, 1.0], dtype=torch.float64)
@@ -140,3 +141,19 @@ def test_emissions_are_kept_by_submission_in_order() -> None:
     trace = (Emitted(1, 5), Emitted(0, 6), Stepped(1), Emitted(1, 7))
     tokens = {who: [event.token for event in events] for who, events in emitted_by_submission(trace).items()}
     assert tokens == {1: [5, 7], 0: [6]}
+
+
+def looked(tag: int) -> Attended:
+    return Attended((0,), (1,), (0,), torch.tensor([[[tag]]]), torch.tensor([[[True]]]))
+
+
+def test_what_was_attended_to_is_no_part_of_what_happened() -> None:
+    one, other = ((*story()[:3], looked(tag), *story()[3:]) for tag in (1, 2))
+    assert list(skeleton(one)) == list(skeleton(story()))
+    assert first_departure(one, other) is None
+    assert digest(one) == digest(other) == digest(story())
+
+
+def test_a_report_that_only_one_trace_has_is_a_departure_and_is_told_without_its_tensors() -> None:
+    assert describe(looked(1)) == "Attended(#0)"
+    assert first_departure((*story()[:3], looked(1)), story()) == "event 3: Attended(#0) against Emitted(#0, 2)"

@@ -1,0 +1,168 @@
+"""Provenance: every cell that a request attends to is its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fuzz.conductor import run_trio
+from fuzz.judge import Judge
+from oracle.checks.provenance import provenance
+from oracle.finding import Report, Verdict
+from targets.decoder import SlotsFactory
+from targets.faults import FAULTS
+from targets.models import Model
+from targets.protocol import Attended, CheckName, Emitted, Event, Finished, How, Kind, Reason, Schedule
+from targets.protocol.tags import NEVER, pack
+from tests.oracle.handmade import asked, case_of, report_of
+from tests.quality.planting import plant
+
+SCHEDULE = asked((1, 2), (3,))
+
+
+def own(submission: int, *positions: int, generation: int = 1) -> list[int]:
+    return [pack(submission, generation, position) for position in positions]
+
+
+def report(
+    *rows: tuple[int, list[int], list[bool]], generations: tuple[int, ...] = (1, 1), layers: tuple[int, ...] = (0,)
+) -> Attended:
+    """One forward of (submission, tags, visible) rows; what each layer saw is the same."""
+    return Attended(
+        submissions=tuple(who for who, _, _ in rows),
+        generations=generations[: len(rows)],
+        layers=layers,
+        tags=torch.tensor([[tags for _, tags, _ in rows]] * len(layers)),
+        visible=torch.tensor([[visible for _, _, visible in rows]] * len(layers)),
+    )
+
+
+def judged(*events: Event) -> Report:
+    return report_of(provenance, case_of(SCHEDULE, events))
+
+
+SEEN, HIDDEN = [True, True], [True, False]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([(0, own(0, 0, 1), SEEN)], id="its own"),
+        pytest.param([(0, own(0, 0, 1), SEEN), (1, [*own(1, 0), NEVER], HIDDEN)], id="unwritten and hidden"),
+        pytest.param([(1, [*own(1, 0), *own(0, 1)], HIDDEN)], id="another's and hidden"),
+        pytest.param([(1, [*own(1, 0), *own(1, 1, generation=0)], HIDDEN)], id="stale and hidden"),
+        pytest.param([(0, own(0, 1, 1), SEEN)], id="its own twice: left to isolation"),
+        pytest.param([(0, [pack(0, 1, 0, how) for how in (How.COPIED, How.HIT)], SEEN)], id="its own, however written"),
+    ],
+)
+def test_a_row_that_sees_its_own_cells_has_no_complaint(rows: list[tuple[int, list[int], list[bool]]]) -> None:
+    told = judged(report(*rows))
+    assert (told.findings, told.unknown) == ([], [])
+    assert told.cells == sum(sum(visible) for _, _, visible in rows)
+
+
+@pytest.mark.parametrize(
+    ("tag", "what", "sources", "evidence"),
+    [
+        (
+            pack(0, 2, 7, How.COPIED),
+            "request #1 attends to a cell of request #0",
+            (0,),
+            "last written for request #0, position 7, generation 2, copied on write",
+        ),
+        (
+            pack(1, 0, 1),
+            "request #1 attends to a cell of an earlier owner",
+            (),
+            "last written for request #1, position 1, generation 0, computed",
+        ),
+        (NEVER, "request #1 attends to a cell that nobody has written", (), "never written"),
+    ],
+)
+def test_a_cell_that_is_not_the_row_s_own_is_a_leak_and_its_writer_is_named(
+    tag: int, what: str, sources: tuple[int, ...], evidence: str
+) -> None:
+    told = judged(Emitted(1, 5), Emitted(0, 6), report((0, own(0, 0, 1), SEEN), (1, [*own(1, 0), tag], SEEN)), Emitted(1, 9))
+    (finding,) = told.findings
+    assert (finding.kind, finding.check, finding.what) == (Kind.LEAK, CheckName.PROVENANCE, what)
+    assert (finding.submission, finding.position, finding.event, finding.sources) == (1, 1, 2, sources)
+    assert (finding.answer, finding.actual) == ((5, 9), 9)
+    assert finding.evidence == (
+        f"provenance: for token 1 of request #1 (generation 1), layer 0 sees cell 1, {evidence}; 1 of the 2 cells that it "
+        "sees are not its own",
+    )
+
+
+def test_the_layer_is_named_and_only_the_first_forward_is_reported() -> None:
+    event = report((0, own(0, 0, 1), SEEN), layers=(0, 3))
+    event.tags[1, 0, 1] = pack(1, 1, 0)
+    told = judged(event, event)
+    (finding,) = told.findings
+    assert "layer 3 sees cell 1" in finding.evidence[0]
+    assert finding.actual is None
+
+
+GOOD = {
+    "submissions": (0,),
+    "generations": (1,),
+    "layers": (0,),
+    "tags": torch.tensor([[own(0, 0, 1)]]),
+    "visible": torch.tensor([[SEEN]]),
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tags": [[own(0, 0, 1)]]},
+        {"visible": None},
+        {"tags": torch.ones(1, 1, 2)},
+        {"visible": torch.ones(1, 1, 2, dtype=torch.int64)},
+        {"visible": torch.ones(1, 1, 3, dtype=torch.bool)},
+        {"tags": torch.ones(2, dtype=torch.int64), "visible": torch.ones(2, dtype=torch.bool)},
+        {"layers": (0, 1)},
+        {"submissions": (0, 1)},
+        {"submissions": (2,)},
+        {"submissions": (-1,)},
+        {"submissions": ("zero",)},
+        {"submissions": None},
+        {"generations": ()},
+        {"generations": (None,)},
+        {"layers": 1},
+    ],
+    ids=str,
+)
+def test_a_report_that_cannot_be_read_is_undecided_and_no_pass(wrong: dict[str, Any]) -> None:
+    told = judged(Attended(**{**GOOD, **wrong}), Finished(0, Reason.LENGTH, ()))
+    assert told.verdict is Verdict.UNKNOWN
+    assert told.unknown[0].startswith("event 0, what the rows of a forward could see, has ")
+
+
+def test_a_target_that_keeps_no_tags_is_not_complained_of() -> None:
+    assert judged(Emitted(0, 1)) == Report()
+
+
+FOUND = [name for name, fault in FAULTS.items() if CheckName.PROVENANCE in fault.checks]
+
+
+def sanitized(schedule: Schedule) -> Schedule:
+    return Schedule(ops=schedule.ops, settings={**schedule.settings, "sanitize": True})
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_leak_is_seen_in_one_replay_and_its_honest_twin_is_not(tiny: Model, name: str) -> None:
+    schedule = sanitized(FAULTS[name].smallest[Kind.LEAK])
+    for honest in (False, True):
+        factory, _ = plant(tiny, name, honest)
+        judge = Judge(factory)
+        judgement = run_trio(judge.judge, schedule, [CheckName.PROVENANCE])
+        assert [finding.kind for finding in judgement.findings] == ([] if honest else [Kind.LEAK])
+        assert judgement.report.cells
+        assert judge.replays == 1
+
+
+def test_nothing_is_looked_at_without_sanitize(slots: SlotsFactory) -> None:
+    judgement = run_trio(Judge(slots).judge, SCHEDULE, [CheckName.PROVENANCE])
+    assert judgement.report == Report()
