@@ -25,7 +25,7 @@ def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
 
 def find_plants(names: Sequence[str]) -> tuple[Fault | Quirk, ...]:
     """The faults and quirks by name; raises BadInput as `find_faults` does."""
-    everything = {**FAULTS, **QUIRKS}
+    everything: dict[str, Fault | Quirk] = {**FAULTS, **QUIRKS}
     _check_names(names, everything)
     return tuple(everything[name] for name in names)
 
