@@ -207,14 +207,15 @@ def replay(
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def faults(as_json: bool) -> None:
-    """List the planted bugs."""
-    from targets.faults import FAULTS
+    """List the planted bugs, and the quirks that `--fault` plants as well and that are none."""
+    from targets.faults import FAULTS, QUIRKS
     from targets.protocol import format_schedule
 
     if as_json:
         rows = [
             {
                 "name": fault.name,
+                "bug": True,
                 "class": fault.group,
                 "modelled_on": fault.modelled_on,
                 "what": fault.doc,
@@ -226,6 +227,17 @@ def faults(as_json: bool) -> None:
             }
             for fault in FAULTS.values()
         ]
+        rows += [
+            {
+                "name": quirk.name,
+                "bug": False,
+                "class": quirk.group,
+                "modelled_on": quirk.modelled_on,
+                "what": quirk.doc,
+                "models": quirk.models,
+            }
+            for quirk in QUIRKS.values()
+        ]
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
         return
     for fault in FAULTS.values():
@@ -235,6 +247,9 @@ def faults(as_json: bool) -> None:
             click.echo(f"  {kind}, smallest known:")
             click.echo("\n".join("    " + line for line in format_schedule(schedule).splitlines()))
         click.echo()
+    for quirk in QUIRKS.values():
+        click.echo(f"{quirk.name}  ({quirk.group}; no bug: nothing may be found)\n  {quirk.doc}")
+        click.echo(f"  modelled on {quirk.modelled_on}\n  shows on {' '.join(quirk.models)}\n")
 
 
 @main.command()
@@ -327,10 +342,48 @@ def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int,
     return int(any(trial.schedules is None for trial in found))
 
 
-def _check_file(path: Path | None) -> None:
+@bench.command("dose")
+@click.option("--model", default="tiny", show_default=True, help="As for `slotfuzz run`.")
+@click.option("--schedules", type=_Number(int, 1, 1e6), default=16, show_default=True, help="For each dtype and share.")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.  [default: all four]")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the counts as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw them, .png or .svg (needs slotfuzz[plot]).")
+def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: Path | None, plot: Path | None) -> int:
+    """How small a leak each check still sees; 1 if the swap misses one of a thousandth or more, or a source is misnamed."""
+    from fuzz.dose import NAMED_SCHEDULES, holds, naming, responses
+    from fuzz.dose_picture import HEADING, check_picture, draw, format_naming, format_response
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from targets.models import DTYPES, find_model
+
+    set_threads()
+    _check_file(json_path)
+    if plot is not None:
+        _check_file(plot, "--plot")
+        check_picture(plot)
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise _bad("--dtype", "one of " + ", ".join(DTYPES), dtype)
+    found = find_model(model)
+    click.echo(HEADING)
+    measured = []
+    for response in responses(found, schedules, tuple(dict.fromkeys(dtypes)) or tuple(DTYPES)):
+        measured.append(response)
+        click.echo(format_response(response))
+    named = naming(found, NAMED_SCHEDULES)
+    click.echo(format_naming(named))
+    if json_path is not None:
+        figures = {"model": found.identity, "schedules": schedules, "responses": measured, "naming": named}
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    if plot is not None:
+        draw(measured, found.name, plot)
+    return int(not holds(measured, named))
+
+
+def _check_file(path: Path | None, option: str = "--json") -> None:
     """Refuses a file to write that can't be one, before any work is done."""
     if path is not None and ((path.exists() and not path.is_file()) or not path.absolute().parent.is_dir()):
-        raise _bad("--json", "a plain file in a folder that exists", path)
+        raise _bad(option, "a plain file in a folder that exists", path)
 
 
 def _settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:

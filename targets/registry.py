@@ -19,7 +19,7 @@ class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         target: A name of `TARGETS`, or "package.module:factory".
         model: A model's name, folder or GGUF file; only for targets that take one.
-        faults: Planted bugs, only in the built-in target.
+        faults: Planted bugs and quirks, only in the built-in target.
     """
 
     target: str = "slots"
@@ -50,17 +50,17 @@ def build(spec: TargetSpec) -> Factory:
         raise BadInput("target", f"one of {known}, or package.module:factory", spec.target, "--target")
     # Imported late: a worker that plays somebody's own target starts in half the time without them.
     from targets.decoder import SlotsFactory
-    from targets.faults import find_faults, planted
+    from targets.faults import find_plants, planted
     from targets.models import find_model
 
-    return SlotsFactory(find_model(spec.model), planted(find_faults(spec.faults)))
+    return SlotsFactory(find_model(spec.model), planted(find_plants(spec.faults)))
 
 
 def default_model(faults: Sequence[str]) -> str:
     """The first model on which the (first) fault shows."""
-    from targets.faults import find_faults
+    from targets.faults import find_plants
 
-    found = find_faults(faults)
+    found = find_plants(faults)
     return found[0].models[0] if found else "tiny"
 
 

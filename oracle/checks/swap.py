@@ -103,29 +103,68 @@ def first_change(before: Trace, after: Trace, victims: Collection[int]) -> tuple
 
 
 def conviction(case: Case, change: Change) -> Generator[Schedule, Trace, Finding]:
-    """The finding for a change of bits; a thorough case names the sources, one neighbour at a time."""
-    sources = []
+    """The finding for a change of bits; a thorough case names the sources.
+
+    One neighbour at a time first. Where no single one changes the bits, two or more must change together (a sum that only
+    both move beyond a rounding, say): the smallest group that does is named as a group.
+    """
+    victim = change.submission
+    others = [other for other in range(len(case.requests)) if other != victim]
+    sources: list[int] = []
+    together = False
     if case.thorough:
-        for other in range(len(case.requests)):
-            if other != change.submission:
-                seen = yield from compare(case, [change.submission], [other], change.keep_shared)
-                if isinstance(seen, Change):
-                    sources.append(other)
+        for other in others:
+            moved = yield from _moves(case, change, [other])
+            if moved:
+                sources.append(other)
+        if not sources:
+            sources = yield from _group(case, change, others)
+            together = bool(sources)
     named = " ".join(f"#{source}" for source in sources)
+    asked = f"{named} asked together" if together else f"{named} asked" if named else "others asked"
+    evidence = [
+        f"swap: with other requests' tokens exchanged and everything else equal, the bits of token "
+        f"{change.position} of request #{victim} change"
+    ]
+    if together:
+        evidence.append(f"swap: no single neighbour's tokens change them; those of {named} together do, and of no fewer")
     return Finding(
         kind=Kind.LEAK,
         check=CheckName.SWAP,
-        what=f"request #{change.submission} depends on what " + (f"{named} asked" if named else "others asked"),
-        submission=change.submission,
+        what=f"request #{victim} depends on what {asked}",
+        submission=victim,
         position=change.position,
-        actual=case.answers[change.submission][change.position],
-        answer=case.answers[change.submission],
+        actual=case.answers[victim][change.position],
+        answer=case.answers[victim],
         sources=tuple(sources),
-        evidence=(
-            f"swap: with other requests' tokens exchanged and everything else equal, the bits of token "
-            f"{change.position} of request #{change.submission} change",
-        ),
+        evidence=tuple(evidence),
     )
+
+
+def _moves(case: Case, change: Change, others: Sequence[int]) -> Generator[Schedule, Trace, bool]:
+    """Whether the victim's bits change when only `others` are exchanged."""
+    seen = yield from compare(case, [change.submission], others, change.keep_shared)
+    return isinstance(seen, Change)
+
+
+def _group(case: Case, change: Change, others: Sequence[int]) -> Generator[Schedule, Trace, list[int]]:
+    """The neighbours that must change together: none of them can be left out. Empty where all of them no longer do it.
+
+    Delta debugging: halves are left out, then quarters, down to one at a time until a whole round of those leaves nothing.
+    """
+    group = list(others)
+    if len(group) < 2 or not (yield from _moves(case, change, group)):
+        return []
+    size = len(group) // 2
+    while True:
+        before = len(group)
+        for start in range(0, before, size):
+            fewer = [other for other in group if other not in others[start : start + size]]
+            if 1 < len(fewer) < len(group) and (yield from _moves(case, change, fewer)):
+                group = fewer
+        if size == 1 and len(group) == before:
+            return group
+        others, size = tuple(group), max(1, min(size // 2, len(group) // 2))
 
 
 def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_shared: bool = True) -> Schedule:

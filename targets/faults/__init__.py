@@ -1,36 +1,49 @@
-"""The fault bank: planted bugs by name, one class of bug a file.
+"""The fault bank: planted bugs by name, one class of bug a file; and quirks, planted likewise, which are no bugs.
 
 Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import cache, geometry, kept, lifecycle, rows
-from targets.faults.bank import Fault, Probe
+from targets.faults import cache, geometry, kept, lifecycle, quirks, rows
+from targets.faults.bank import Fault, Probe, Quirk
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault for fault in (*cache.FAULTS, *geometry.FAULTS, *rows.FAULTS, *lifecycle.FAULTS, *kept.FAULTS)
 }
+QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
+"""Kept apart: whatever tries every fault expects it to be found."""
 
 
 def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
     """The faults by name; raises BadInput for one that is not in the bank, or is named twice."""
-    for name in names:
-        if name not in FAULTS:
-            raise BadInput("fault", "one of " + ", ".join(FAULTS), name, "--fault")
-        if names.count(name) > 1:
-            raise BadInput("fault", "named once", name, "--fault")
+    _check_names(names, FAULTS)
     return tuple(FAULTS[name] for name in names)
 
 
-def planted(faults: Sequence[Fault]) -> Parts | None:
-    """A decoder's parts with all of these faults in them; None for the decoder as it is."""
+def find_plants(names: Sequence[str]) -> tuple[Fault | Quirk, ...]:
+    """The faults and quirks by name; raises BadInput as `find_faults` does."""
+    everything: dict[str, Fault | Quirk] = {**FAULTS, **QUIRKS}
+    _check_names(names, everything)
+    return tuple(everything[name] for name in names)
+
+
+def planted(plants: Sequence[Fault | Quirk]) -> Parts | None:
+    """A decoder's parts with all of these in them; None for the decoder as it is."""
     parts = None
-    for fault in faults:
-        parts = fault.plant(parts)
+    for plant in plants:
+        parts = plant.plant(parts)
     return parts
 
 
-__all__ = ["FAULTS", "Fault", "Probe", "find_faults", "planted"]
+def _check_names(names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise BadInput("fault", "one of " + ", ".join(known), name, "--fault")
+        if names.count(name) > 1:
+            raise BadInput("fault", "named once", name, "--fault")
+
+
+__all__ = ["FAULTS", "Fault", "Probe", "QUIRKS", "Quirk", "find_faults", "find_plants", "planted"]

@@ -76,14 +76,40 @@ class Fault:
 
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this fault in them; an honest probe plants the twin."""
-        parts = parts or Parts(decoder=Decoder)
-        attribute = {self.name.replace("-", "_"): probe or Probe()}
-        changes = {}
-        for part, mixin in self.mixins.items():
-            base = getattr(parts, part)
-            bases = (base,) if issubclass(base, mixin) else (mixin, base)  # two faults may have a mixin in common
-            changes[part] = type(mixin.__name__, bases, dict(attribute))
-        return parts.with_(**changes)
+        return _plant(self.name, self.mixins, parts, probe)
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """Planted in the same way, and no bug: something that a real engine may do and that must not be found.
+
+    Attributes:
+        name, group, modelled_on, doc, mixins: As of a fault.
+        models: Models on which it does anything, the default first.
+    """
+
+    name: str
+    group: str
+    modelled_on: str
+    doc: str
+    mixins: Mapping[str, type[Any]]
+    models: tuple[str, ...] = EVERYWHERE
+
+    def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
+        """The parts with this quirk in them; an honest probe plants the twin."""
+        return _plant(self.name, self.mixins, parts, probe)
+
+
+def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts | None, probe: Probe | None) -> Parts:
+    """The parts with each mixin in front of the class it changes, and the probe where the mixins look for it."""
+    parts = parts or Parts(decoder=Decoder)
+    attribute = {name.replace("-", "_"): probe or Probe()}
+    changes = {}
+    for part, mixin in mixins.items():
+        base = getattr(parts, part)
+        bases = (base,) if issubclass(base, mixin) else (mixin, base)  # two faults may have a mixin in common
+        changes[part] = type(mixin.__name__, bases, dict(attribute))
+    return parts.with_(**changes)
 
 
 def request(prompt: tuple[int, ...], new: int, client_id: int | None = None) -> Submit:

@@ -133,6 +133,42 @@ def test_bits_that_change_before_the_skeleton_departs_are_a_leak() -> None:
     assert (finding.kind, finding.check, finding.submission, finding.position) == (Kind.LEAK, CheckName.SWAP, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("needed", "sources", "asked_what"),
+    [
+        pytest.param({1, 3}, (1, 3), "#1 #3 asked together", id="two must change together"),
+        pytest.param({1, 2, 4}, (1, 2, 4), "#1 #2 #4 asked together", id="three must change together"),
+        pytest.param({2}, (2,), "#2 asked", id="one is enough, and is named alone"),
+        pytest.param({1, 2, 3, 4, 5}, (1, 2, 3, 4, 5), "#1 #2 #3 #4 #5 asked together", id="all must"),
+    ],
+)
+def test_neighbours_that_must_change_together_are_named_as_the_smallest_group(
+    needed: set[int], sources: tuple[int, ...], asked_what: str
+) -> None:
+    schedule = asked((1, 2), *((3 + who, 9) for who in range(5)), new=1)
+    answers = ((5,),) * 6
+
+    def play(variant: Schedule) -> Trace:
+        pairs = zip(submissions(schedule), submissions(variant), strict=True)
+        moved = {who for who, (before, after) in enumerate(pairs) if before.prompt != after.prompt}
+        return answered(schedule, *answers, shift=1e-7 if needed <= moved else 0.0)
+
+    report = report_of(swap, case_of(schedule, answered(schedule, *answers), alphabet=ALPHABET, thorough=True), play)
+    (finding,) = report.findings
+    assert (finding.submission, finding.sources) == (0, sources)
+    assert finding.what == f"request #0 depends on what {asked_what}"
+    assert any("no single neighbour" in sentence for sentence in finding.evidence) == (len(needed) > 1)
+
+
+def test_a_group_that_changes_nothing_the_second_time_is_not_named() -> None:
+    schedule = asked((1, 2), (3, 9), (4, 9), new=1)
+    answers, replays = ((5,),) * 3, iter([1e-7])
+    case = case_of(schedule, answered(schedule, *answers), alphabet=ALPHABET, thorough=True)
+    report = report_of(swap, case, lambda _: answered(schedule, *answers, shift=next(replays, 0.0)))
+    (finding,) = report.findings
+    assert (finding.sources, finding.what) == ((), "request #0 depends on what others asked")
+
+
 def test_a_trace_that_stops_short_is_undecided() -> None:
     case = case_of(BEFORE, answered(BEFORE, (5, 6), (7, 8)), thorough=True)
     report = report_of(swap, case, lambda _: answered(BEFORE, (5, 6), (7, 8))[:-1])

@@ -35,7 +35,7 @@ from targets.registry import TargetSpec, build, default_model
             "fault must be one of global-cache-overwritten, global-cache-appended, global-cache-locked, expanded-prompt, "
             "layer-off-by-one, heads-share, mask-to-longest, padding-visible, position-of-longest, position-restarts, "
             "swap-through-views, result-by-row, state-by-client-id, late-token, stale-length, cancel-frees-twice, "
-            "cancel-never-frees, token-lost-on-finish, starved, got stale (--fault)",
+            "cancel-never-frees, token-lost-on-finish, starved, batch-sized-sum, got stale (--fault)",
         ),
     ],
 )

@@ -1,0 +1,82 @@
+"""How dose and response look: a line of text each, and a picture. Rendering only: nothing is measured here.
+
+matplotlib is asked for when a picture is, and not before: it is an extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from fuzz.dose import WAYS, Naming, Response
+from targets.protocol import BadInput
+
+SUFFIXES = (".png", ".svg")
+# Okabe and Ito's colours, which colour-blind readers tell apart; markers and dashes say the same without colour.
+_STYLES = {
+    "tokens": ("#E69F00", "o", ":", "a token is not the one alone"),
+    "regret": ("#D55E00", "s", "--", "its regret is beyond rounding"),
+    "logits": ("#0072B2", "^", "-.", "its logits are beyond rounding"),
+    "swap": ("#000000", "D", "-", "its bits change under the swap"),
+}
+
+HEADING = f"{'dtype':<9} {'share':>6} {'exposed':>8} {'lost':>5}  " + "  ".join(f"{way:>12}" for way in WAYS) + "  undecided"
+
+
+def check_picture(path: Path) -> None:
+    """Raises BadInput where a picture could not be drawn into this file."""
+    if path.suffix not in SUFFIXES:
+        raise BadInput("--plot", f"a file that ends in {' or '.join(SUFFIXES)}", path)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput("--plot", "left out without matplotlib (pip install 'slotfuzz[plot]')", path)
+
+
+def format_response(response: Response) -> str:
+    """One line under `HEADING`: how many of the exposed each way of looking noticed, and their share."""
+    share = f"{response.share:g}" if response.share else "clean"
+    noticed = [response.seen[way] for way in WAYS]
+    cells = [f"{count:>5} {_percent(count, response.exposed):>6}" for count in noticed]
+    line = f"{response.dtype:<9} {share:>6} {response.exposed:>8} {response.lost:>5}  {'  '.join(cells)}"
+    return f"{line}  {response.undecided:>9}"
+
+
+def format_naming(naming: Naming) -> str:
+    """Whether sources were named right, in a sentence."""
+    return f"sources named right: {naming.right} of {naming.leaks} leaks, from {naming.sources} sources in all"
+
+
+def _percent(count: int, of: int) -> str:
+    """Rounded down: 99.9% must not read as all of them."""
+    return f"{1000 * count // of / 10:g}%" if of else "-"
+
+
+def draw(responses: Sequence[Response], model: str, path: Path) -> None:
+    """The share of exposed requests that each way noticed, against the leaked share, a panel a dtype."""
+    from matplotlib.figure import Figure  # an extra; without pyplot, which would look for a display
+
+    dtypes = list(dict.fromkeys(response.dtype for response in responses))
+    columns = min(2, len(dtypes))
+    rows = -(-len(dtypes) // columns)
+    figure = Figure(figsize=(4.6 * columns + 0.4, 3.1 * rows + 1.1), layout="constrained", dpi=150)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for panel, dtype in zip(panels, dtypes, strict=False):
+        mine = [response for response in responses if response.dtype == dtype and response.share and response.exposed]
+        shares = [response.share for response in mine]
+        for size, way in zip((5, 5, 5, 9), WAYS, strict=True):
+            colour, marker, dashes, label = _STYLES[way]
+            noticed = [100 * response.seen[way] / response.exposed for response in mine]
+            look = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": size, "label": label}
+            panel.plot(shares, noticed, linewidth=1.5, markerfacecolor="none" if way == "swap" else colour, **look)
+        exposed = [response.exposed for response in mine]
+        panel.set_title(f"{dtype}: {min(exposed, default=0)} to {max(exposed, default=0)} exposed requests", fontsize=10)
+        panel.set_xscale("log")
+        panel.set_ylim(-5, 107)
+        panel.grid(visible=True, linewidth=0.4, color="#cccccc")
+    for panel in panels[len(dtypes) :]:
+        panel.remove()
+    figure.suptitle(f"Who still sees a share of a neighbour's V? Model {model}", fontsize=12)
+    figure.supxlabel("leaked share of the neighbour's V (1 = all of it, log scale)", fontsize=10)
+    figure.supylabel("exposed requests noticed (%)", fontsize=10)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
