@@ -27,13 +27,18 @@ class Feed(NamedTuple):
 
 
 class Runner:
-    """Runs forwards on one network over one store."""
+    """Runs forwards on one network over one store.
+
+    Attributes:
+        forwards: Those of this step: the feeds, and how many cells stood before each.
+    """
 
     def __init__(self, network: nn.Module, plan: Plan, store: SlotStore, prefill: str) -> None:
         self.network = network
         self.plan = plan
         self.store = store
         self.prefill = prefill
+        self.forwards: list[tuple[Sequence[Feed], list[int]]] = []
         self.device = store.keys[0].device
         self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
 
@@ -65,7 +70,9 @@ class Runner:
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""
         counts = [len(feed.tokens) for feed in feeds]
-        rows = self.place(feeds, [self.store.lengths[feed.slot] for feed in feeds])
+        starts = [self.store.lengths[feed.slot] for feed in feeds]
+        self.forwards.append((feeds, starts))
+        rows = self.place(feeds, starts)
         output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **self.masks(rows))
         for feed, count in zip(feeds, counts, strict=True):
             self.store.grew(feed.slot, count)

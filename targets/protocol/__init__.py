@@ -25,6 +25,7 @@ from targets.protocol.events import (
     first_departure,
     skeleton,
 )
+from targets.protocol.inspection import Cells, Inspectable, Inspection, Row
 from targets.protocol.knobs import Knob, Setting, check_settings, with_defaults
 from targets.protocol.schedule import (
     Cancel,
@@ -49,6 +50,7 @@ __all__ = [
     "Audited",
     "BadInput",
     "Cancel",
+    "Cells",
     "CheckName",
     "Control",
     "Crashed",
@@ -58,12 +60,15 @@ __all__ = [
     "Finished",
     "Freed",
     "Holding",
+    "Inspectable",
+    "Inspection",
     "Kind",
     "Knob",
     "Op",
     "Reason",
     "Refused",
     "Request",
+    "Row",
     "Schedule",
     "Setting",
     "Stalled",

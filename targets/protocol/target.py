@@ -28,6 +28,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         audit: `audit` accounts for its slots.
         float64: It has a knob `dtype` that takes "float64", and a knob `weights` that takes the name of the dtype to
             which the weights are rounded first, so that float64 has the same weights upcast.
+        inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
     """
 
     stepped: bool = True
@@ -36,6 +37,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     logits: bool = False
     audit: bool = False
     float64: bool = False
+    inspect: bool = False
 
 
 @runtime_checkable
