@@ -128,10 +128,10 @@ def _exact(factory: Factory, references: References, schedule: Schedule, answers
 
 
 def shares_cells(factory: Factory, settings: Mapping[str, Setting]) -> bool | None:
-    """View or copy: whether two requests that run together have cells in common where their tokens differ, on a fresh target.
+    """View or copy: whether two requests that run together have cells in common where their tokens differ.
 
-    They share memory, or hold the same content. The two have their first token in common, which a prefix that is stored once
-    may rightly be. None where the target does not let us look, or never runs two together.
+    On a fresh target: the same memory, or the same content. Their first token is the same, and its cell may rightly be shared.
+    None where the target does not let us look, or never runs two together.
     """
     if not factory.control.inspect:
         return None

@@ -6,12 +6,12 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Sequence
 
 from targets.decoder import Parts
-from targets.faults import cache, geometry, lifecycle, rows
+from targets.faults import batching, cache, geometry, lifecycle, rows
 from targets.faults.bank import Fault, Probe
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
-    fault.name: fault for fault in (*cache.FAULTS, *geometry.FAULTS, *rows.FAULTS, *lifecycle.FAULTS)
+    fault.name: fault for fault in (*cache.FAULTS, *geometry.FAULTS, *rows.FAULTS, *lifecycle.FAULTS, *batching.FAULTS)
 }
 
 
