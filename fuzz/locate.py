@@ -102,14 +102,21 @@ async def _locate(factory: Factory, references: References, schedule: Schedule, 
 
 
 def _sentence(victim: int, found: Departure, watch: Watch) -> str:
-    places = [f"step {watch.step}"]
-    places += [] if found.layer is None else [f"layer {found.layer}"]
-    places += [] if found.head is None else [f"head {found.head}"]
-    places += [] if found.position is None else [f"position {found.position}"]
-    places += [] if found.cell is None else [f"cell {found.cell}"]
-    numbers = "" if found.expected is None else f": {found.actual:.6g}, alone {found.expected:.6g}"
-    owner = "" if found.owner is None else f" (#{found.owner}'s)"
-    return f"{found.cause}{owner}, {found.part} of request #{victim} at {', '.join(places)}{numbers}"
+    """The departure in words, with its place."""
+    places = [
+        f"{name} {number}"
+        for name, number in (
+            ("step", watch.step),
+            ("layer", found.layer),
+            ("head", found.head),
+            ("position", found.position),
+            ("cell", found.cell),
+        )
+        if number is not None
+    ]
+    numbers = "" if found.expected is None else f" is {found.actual:.6g}, alone {found.expected:.6g}"
+    owner = "" if found.owner is None else f" (of #{found.owner})"
+    return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}; {found.cause}{owner}"
 
 
 def _exact(factory: Factory, references: References, schedule: Schedule, answers: Mapping[int, tuple[int, ...]]) -> Schedule:
@@ -130,7 +137,7 @@ def _exact(factory: Factory, references: References, schedule: Schedule, answers
 def shares_cells(factory: Factory, settings: Mapping[str, Setting]) -> bool | None:
     """View or copy: whether two requests that run together have cells in common where their tokens differ.
 
-    On a fresh target: the same memory, or the same content. Their first token is the same, and its cell may rightly be shared.
+    On a fresh target: one memory, or one content. Their first token is the same, and its cell may rightly be shared.
     None where the target does not let us look, or never runs two together.
     """
     if not factory.control.inspect:

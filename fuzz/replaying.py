@@ -55,9 +55,7 @@ class Replayer:
     def replay(self, path: Path) -> Replayed:
         """One repro; what is wrong with its file or its target is an ERROR with a sentence."""
         try:
-            repro = repros.load(path)
-            factory = self._factory(repro.target, str(path))
-            repros.check_against(repro, factory, str(path))
+            repro, factory = self.open(path)
         except BadInput as error:
             sentence = " ".join(str(error).split())
             where = "" if str(path) in sentence else f" ({path})"
@@ -70,6 +68,17 @@ class Replayer:
         if finding is None:
             return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule)
         return Replayed(str(path), Outcome.FAILED, same_bits, wanted if same_bits else finding, repro.schedule)
+
+    def open(self, path: Path) -> tuple[repros.Repro, Factory]:
+        """A repro and its target's factory.
+
+        Raises:
+            BadInput: where the file is no repro, or its target is not the one it was found on.
+        """
+        repro = repros.load(path)
+        factory = self._factory(repro.target, str(path))
+        repros.check_against(repro, factory, str(path))
+        return repro, factory
 
     def _factory(self, spec: TargetSpec, where: str) -> Factory:
         """The factory of a spec, built once."""
