@@ -19,6 +19,8 @@ _NOT_YET = {
     "workers": "more than one worker",
     "python": "engines in another interpreter",
     "resume": "going on with an interrupted campaign",
+    "html": "an explanation as a page",
+    "script": "a failure as a script of its own",
 }
 
 
@@ -123,9 +125,7 @@ def run(
     **later: Any,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
-    for name, value in later.items():
-        if value:
-            raise _bad(f"--{name}", f"left out ({_NOT_YET[name]} is not built yet)", value)
+    _refuse(later)
     from fuzz.run import Run, console, set_threads
     from fuzz.run import run as run_search
     from fuzz.search import Limits
@@ -202,6 +202,27 @@ def replay(
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))
     outcomes = {one.outcome for one in replayed}
     return 2 if Outcome.ERROR in outcomes else 1 if Outcome.FAILED in outcomes else 0
+
+
+@main.command()
+@click.argument("path", metavar="REPRO", type=click.Path(path_type=Path))
+@click.option("--target", "own", help="The package.module:factory that the repro may import.")
+@click.option("--html", hidden=True)
+@click.option("--script", hidden=True)
+def explain(path: Path, own: str | None, **later: Any) -> int:
+    """Explain a stored failure: what proves it, where it began, and what it probably is."""
+    _refuse(later)
+    from fuzz.conductor import run_trio
+    from fuzz.explain import explain as explain_repro
+    from fuzz.judge import Judge
+    from fuzz.replaying import Replayer
+    from fuzz.run import set_threads
+
+    set_threads()
+    repro, factory = Replayer(own).open(path)
+    explanation = run_trio(explain_repro, Judge(factory), repro, path)
+    click.echo(explanation.text)
+    return 0 if explanation.fails else 1
 
 
 @main.command()
@@ -378,6 +399,13 @@ def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: P
     if plot is not None:
         draw(measured, found.name, plot)
     return int(not holds(measured, named))
+
+
+def _refuse(later: dict[str, Any]) -> None:
+    """Refuses flags of what is not built yet."""
+    for name, value in later.items():
+        if value:
+            raise _bad(f"--{name}", f"left out ({_NOT_YET[name]} is not built yet)", value)
 
 
 def _check_file(path: Path | None, option: str = "--json") -> None:

@@ -62,9 +62,7 @@ class Replayer:
     def replay(self, path: Path) -> Replayed:
         """One repro; what is wrong with its file or its target is an ERROR with a sentence."""
         try:
-            repro = repros.load(path)
-            factory = self._factory(repro.target, str(path))
-            repros.check_against(repro, factory, str(path))
+            repro, factory = self.open(path)
             judge = self._judge(repro.target, factory)
             trace = run_trio(judge.replay, repro.schedule)
             if digest(trace) != repro.trace_digest and not isinstance(judge.stage, Renewing):
@@ -85,6 +83,17 @@ class Replayer:
         """Ends the workers."""
         for judge in self._judges.values():
             judge.stage.close()
+
+    def open(self, path: Path) -> tuple[repros.Repro, Factory]:
+        """A repro and its target's factory.
+
+        Raises:
+            BadInput: where the file is no repro, or its target is not the one it was found on.
+        """
+        repro = repros.load(path)
+        factory = self._factory(repro.target, str(path))
+        repros.check_against(repro, factory, str(path))
+        return repro, factory
 
     def _judge(self, spec: TargetSpec, factory: Factory) -> Judge:
         """The judge of a spec, one for all its repros."""

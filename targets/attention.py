@@ -22,15 +22,18 @@ from torch.nn import functional
 from targets.protocol import (
     Admitted,
     Audit,
+    Cells,
     Control,
     Emitted,
     Event,
     Finished,
     Freed,
+    Inspection,
     Knob,
     Reason,
     Refused,
     Request,
+    Row,
     Setting,
     check_settings,
 )
@@ -110,6 +113,7 @@ class Server:
         self.requests: dict[int, Request] = {}
         self.answers: dict[int, list[int]] = {}
         self.caches: dict[int, Cache | None] = {}
+        self.rows: list[Row] = []
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Queues a request; what can't be served is refused, and what asks for nothing is done at once."""
@@ -128,6 +132,7 @@ class Server:
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         """One token for each running request."""
+        self.rows = []
         events: list[Event] = []
         while self.waiting and len(self.caches) < self.requests_max:
             submission = self.waiting.pop(0)
@@ -143,7 +148,9 @@ class Server:
         ids = answer[-1:] or list(request.prompt)
         start = len(request.prompt) + len(answer) - 1 if answer else 0
         with torch.inference_mode():
-            logits, self.caches[submission] = self.network.step(torch.tensor([ids]), start, self.caches[submission])
+            logits, cache = self.network.step(torch.tensor([ids]), start, self.caches[submission])
+        self.caches[submission] = cache
+        self.rows.append(Row(submission, cache[0].shape[2] - len(ids), tuple(ids)))
         shown = logits[0, -1]
         forced = request.forced[len(answer)] if len(answer) < len(request.forced) else None
         answer.append(int(shown.argmax()) if forced is None else forced)
@@ -166,6 +173,12 @@ class Server:
         """It keeps no slots."""
         return None
 
+    def inspect(self) -> Inspection:
+        """For `slotfuzz explain`: one row a forward, and what everybody's cache holds."""
+        caches = {submission: cache for submission, cache in self.caches.items() if cache is not None}
+        cells = {submission: Cells((keys[0],), (values[0],)) for submission, (keys, values) in caches.items()}
+        return Inspection(tuple((row,) for row in self.rows), cells)
+
     def close(self) -> None:
         """Nothing to give back."""
 
@@ -176,7 +189,7 @@ class AttentionFactory:
     knobs: tuple[Knob, ...] = (
         Knob(name="requests_max", default=4, values=(4, 1, 2), low=1, high=64, doc="requests that run together"),
     )
-    control = Control(forced=True, logits=True)
+    control = Control(forced=True, logits=True, inspect=True)
     vocabulary = VOCABULARY
     special_ids: tuple[int, ...] = ()
 

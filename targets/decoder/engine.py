@@ -26,9 +26,11 @@ from targets.protocol import (
     Finished,
     Freed,
     Holding,
+    Inspection,
     Reason,
     Refused,
     Request,
+    Row,
     Setting,
 )
 
@@ -112,6 +114,7 @@ class Decoder:
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         """Advances every request, or only the named ones, by one token."""
+        self.runner.forwards.clear()
         events = self.admit(rows)
         chosen = [row for row, submission in enumerate(self.batch.submissions) if rows is None or submission in rows]
         if chosen:
@@ -212,6 +215,22 @@ class Decoder:
             free=tuple(self.scheduler.free),
             queued=tuple(self.scheduler.queue),
             slots=len(lengths),
+        )
+
+    def inspect(self) -> Inspection:
+        """The forwards of the last step, as they were run, and the cells of everybody who has a row."""
+        return Inspection(
+            forwards=tuple(
+                tuple(
+                    Row(feed.submission, start, tuple(feed.tokens), feed.slot)
+                    for feed, start in zip(feeds, starts, strict=True)
+                )
+                for feeds, starts in self.runner.forwards
+            ),
+            cells={
+                submission: self.store.seen(slot)
+                for submission, slot in zip(self.batch.submissions, self.batch.slots(), strict=True)
+            },
         )
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ class Runner:
     """Runs forwards on one network over one store.
 
     Attributes:
+        forwards: Those of this step: the feeds, and how many cells stood before each.
         padding: The id that fills up a short row; None for its own last one.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
     """
@@ -42,6 +43,7 @@ class Runner:
         self.plan = plan
         self.store = store
         self.prefill = prefill
+        self.forwards: list[tuple[Sequence[Feed], list[int]]] = []
         self.device = store.keys[0].device
         self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
         self.padding: int | None = None
@@ -75,7 +77,9 @@ class Runner:
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""
         counts = [len(feed.tokens) for feed in feeds]
-        rows = self.place(feeds, [self.store.lengths[feed.slot] for feed in feeds])
+        starts = [self.store.lengths[feed.slot] for feed in feeds]
+        self.forwards.append((feeds, starts))
+        rows = self.place(feeds, starts)
         masks = self.masks(rows)
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from targets.models import Plan
+from targets.protocol import Cells
 from targets.protocol.tags import NEVER
 
 _DIRT_KEYS, _DIRT_VALUES = 1.5, -0.75
@@ -143,6 +144,14 @@ class SlotStore:
         if rows.tags is not None:
             rows.attended.append(self.tags[layer][rows.slots, : rows.cells])
         return self.keys[layer][rows.slots, :, : rows.cells], self.values[layer][rows.slots, :, : rows.cells]
+
+    def seen(self, slot: int) -> Cells:
+        """What the next query of a slot's owner would see of its own cells; read as the network reads, changing nothing."""
+        count, device = self.lengths[slot], self.keys[0].device
+        place, where = torch.zeros((1, 1), dtype=torch.int64, device=device), torch.tensor([slot], device=device)
+        rows = Rows(place, place + max(count - 1, 0), where, count, last=None, written=None)
+        layers = [self.read(layer, rows) for layer in range(len(self.keys))]
+        return Cells(tuple(keys[0] for keys, _ in layers), tuple(values[0] for _, values in layers))
 
 
 class SlotCache:

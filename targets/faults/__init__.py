@@ -6,12 +6,20 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import cache, geometry, kept, lifecycle, quirks, rows
+from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, rows
 from targets.faults.bank import Fault, Probe, Quirk
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
-    fault.name: fault for fault in (*cache.FAULTS, *geometry.FAULTS, *rows.FAULTS, *lifecycle.FAULTS, *kept.FAULTS)
+    fault.name: fault
+    for fault in (
+        *cache.FAULTS,
+        *geometry.FAULTS,
+        *rows.FAULTS,
+        *lifecycle.FAULTS,
+        *batching.FAULTS,
+        *kept.FAULTS,
+    )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
 """Kept apart: whatever tries every fault expects it to be found."""

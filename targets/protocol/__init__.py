@@ -27,6 +27,7 @@ from targets.protocol.events import (
     first_departure,
     skeleton,
 )
+from targets.protocol.inspection import Cells, Inspectable, Inspection, Row
 from targets.protocol.knobs import Knob, Setting, check_settings, with_defaults
 from targets.protocol.schedule import (
     Cancel,
@@ -54,6 +55,7 @@ __all__ = [
     "Audited",
     "BadInput",
     "Cancel",
+    "Cells",
     "CheckName",
     "Control",
     "Crashed",
@@ -64,12 +66,15 @@ __all__ = [
     "Freed",
     "Holding",
     "How",
+    "Inspectable",
+    "Inspection",
     "Kind",
     "Knob",
     "Op",
     "Reason",
     "Refused",
     "Request",
+    "Row",
     "Schedule",
     "Setting",
     "Stalled",

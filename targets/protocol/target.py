@@ -34,6 +34,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
             with a finite constant at the scale of the data, another one for each.
         poison_nan: It promises never to gather a cell that its mask hides, and `poison` takes "nan" as well. (Attention
             multiplies what the mask hides by zero, and zero times NaN is NaN.)
+        inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
     """
 
     stepped: bool = True
@@ -45,6 +46,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     tags: bool = False
     poison: bool = False
     poison_nan: bool = False
+    inspect: bool = False
 
 
 @runtime_checkable

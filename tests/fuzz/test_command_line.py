@@ -213,7 +213,8 @@ def test_faults_lists_every_planted_bug() -> None:
 def test_targets_lists_the_built_in_one_with_its_knobs() -> None:
     (row,) = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
     assert (row["name"], row["installed"]) == ("slots", True)
-    assert {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan"} == set(row["control"])
+    wanted = {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan", "inspect"}
+    assert wanted == set(row["control"])
     assert {"slots", "slot_order", "dtype", "device"} <= {knob["name"] for knob in row["knobs"]}
     assert "  slots = 4  (1..1024)  rows of the KV slab" in slotfuzz("targets").stdout
 
