@@ -12,8 +12,9 @@ import msgspec
 import torch
 
 from fuzz.conductor import run_trio
+from fuzz.followup import Failure
 from fuzz.judge import Judge
-from fuzz.search import Failure, Limits, Search
+from fuzz.search import Limits, Search
 from fuzz.shrink import sort_key
 from fuzz.stage import InProcess
 from fuzz.strategies import Space, batches, schedules
@@ -60,11 +61,11 @@ def sanitizing(count: int) -> dict[str, float]:
     """
     factory = build(TargetSpec())
     ways: dict[str, tuple[dict[str, Setting], tuple[CheckName, ...]]] = {
-        "plain": ({}, tuple(CheckName)),
-        "sanitized": ({"sanitize": True}, tuple(CheckName)),
+        "plain": ({}, ROUTINE),
+        "sanitized": ({"sanitize": True}, ROUTINE),
         "sanitized, without residue": (
             {"sanitize": True},
-            tuple(name for name in CheckName if name is not CheckName.RESIDUE),
+            tuple(name for name in ROUTINE if name is not CheckName.RESIDUE),
         ),
     }
     judges = {name: Judge(factory) for name in ways}

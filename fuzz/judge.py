@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -124,18 +124,23 @@ class Judge:
         return Judgement(case, report, tuple(crashed))
 
     async def same(self, schedule: Schedule, kind: Kind, check: CheckName) -> Finding | None:
-        """A finding of this kind by this check in a schedule, or None.
+        """A finding of this kind by this check in a schedule, or None."""
+        judgement = await self.look_for(schedule, kind, check)
+        return first_of(judgement.findings, kind, check)
+
+    async def look_for(self, schedule: Schedule, kind: Kind, check: CheckName) -> Judgement:
+        """Replays a schedule and asks no more than it takes to find this kind by this check.
 
         A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
         not is every request tried as a victim in turn. Residue is asked with every poison, not with one by chance.
         """
         first = CheckName.ISOLATION if check is CheckName.SWAP else check
         thorough = check in (CheckName.REPEAT, CheckName.RESIDUE)
-        case = dataclasses.replace(self.case(schedule, await self.replay(schedule), thorough), wanted=kind)
-        found = _like(await self.ask(case, [first]), kind, check)
-        if found is None and first is not check:
-            found = _like(await self.ask(dataclasses.replace(case, thorough=True), [check]), kind, check)
-        return found
+        case = self.case(schedule, await self.replay(schedule), thorough)
+        judgement = await self.ask(case, [first])
+        if first is not check and first_of(judgement.findings, kind, check) is None:
+            judgement = await self.ask(dataclasses.replace(case, thorough=True), [check])
+        return judgement
 
     async def replay(self, schedule: Schedule, audits: bool = True) -> Trace:
         """One trace on a fresh target; variants, of which no check asks for accounts, go without."""
@@ -185,6 +190,6 @@ class Judge:
         return self.stage.renewed()
 
 
-def _like(judgement: Judgement, kind: Kind, check: CheckName) -> Finding | None:
+def first_of(findings: Iterable[Finding], kind: Kind, check: CheckName) -> Finding | None:
     """The first finding of this kind by this check."""
-    return next((found for found in judgement.findings if found.kind is kind and found.check is check), None)
+    return next((found for found in findings if found.kind is kind and found.check is check), None)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from fuzz.search import Failure
+from fuzz.followup import Failure
 from oracle.finding import Finding
 from targets.protocol import BadInput, Factory, Schedule, check_settings, submissions
 from targets.protocol.schedule import check_references

@@ -17,8 +17,9 @@ from torch import nn
 
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
+from fuzz.followup import Failure
 from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
-from fuzz.search import Failure, Limits, Search, Tally
+from fuzz.search import Limits, Search, Tally
 from fuzz.worker import Patience, stage_for
 from targets.models import REACTIVITY_MIN, reactivity
 from targets.protocol import Factory, Setting

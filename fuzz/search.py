@@ -14,44 +14,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fuzz.followup import Failure, FollowUp, Found
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
-from fuzz.shrink import Shrunk, shrink
 from fuzz.stage import Renewing, Stage
 from fuzz.strategies import Space, batches, schedules
 from oracle.checks import ROUTINE
-from oracle.diagnose import diagnose
 from oracle.finding import Finding, Report, Verdict
-from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting, digest, submissions
+from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting
 
 SHRINKS_EACH = 3
-"""So many failures of one kind and check are shrunk; later ones are counted."""
+"""So many failures of one kind, check and site are shrunk; later ones are counted."""
+LOOKED_AT_FIRST, LOOKED_AT_EVERY = 20, 5
+"""The site of so many failures of one kind and check is looked for, and then of one in so many: a rare bug beside one that
+always shows has a chance, and a run that fails throughout still gets on."""
 REPEAT_EVERY = 50
 """The first schedule and every so-manieth is replayed once more, to see whether the target is deterministic."""
-
-
-INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
-"""Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One finding, shrunk.
-
-    Attributes:
-        signature: Kind, check and what happens in the minimal schedule: one bug, one signature.
-        trace_digest: Of the minimal schedule's trace, so that a replay can be compared bit for bit.
-        found_after: Schedules until the first one that showed it, itself included.
-    """
-
-    signature: str
-    schedule: Schedule
-    finding: Finding
-    evaluations: int
-    minimal: bool
-    trace_digest: str
-    found_after: int
-    found_after_s: float
 
 
 @dataclass
@@ -122,7 +100,9 @@ class Search:
         self.judge = Judge(factory, stage)
         self.tally = Tally(sanitized=bool(self.settings.get("sanitize")))
         self.enough: Callable[[Failure], bool] = lambda _: False
-        self._seen: Counter[tuple[Kind, CheckName]] = Counter()
+        self.follow = FollowUp(self.judge, self.settings, checks)
+        self._found: Counter[tuple[Kind, CheckName]] = Counter()
+        self._seen: Counter[tuple[Kind, CheckName, str]] = Counter()
 
     async def run(self) -> Tally:
         """Generates and judges until a limit is reached."""
@@ -155,17 +135,17 @@ class Search:
         tally.unknown += judgement.report.unknown
         tally.crashed_checks += judgement.crashed_checks
         tally.failing += bool(judgement.findings)
-        new = [finding for finding in judgement.findings if self._is_new(finding)]
-        if new or tally.schedules % REPEAT_EVERY == 1:
-            new = await self.stable(judgement, new)
-        for finding in new:
-            if self._is_new(finding):
-                self._seen[finding.kind, finding.check] += 1
-                await self.follow_up(schedule, finding)
+        findings = [finding for finding in judgement.findings if self._is_looked_at(finding)]
+        if findings or tally.schedules % REPEAT_EVERY == 1:
+            findings = await self.stable(judgement, findings)
+        for finding in findings:
+            await self.follow_up(judgement, finding)
 
-    def _is_new(self, finding: Finding) -> bool:
-        """Whether failures like this one are still shrunk, or only counted."""
-        return self._seen[finding.kind, finding.check] < SHRINKS_EACH
+    def _is_looked_at(self, finding: Finding) -> bool:
+        """Whether a finding's site is looked for: the first ones of a kind and check, then one in so many."""
+        self._found[finding.kind, finding.check] += 1
+        count = self._found[finding.kind, finding.check]
+        return count <= LOOKED_AT_FIRST or count % LOOKED_AT_EVERY == 0
 
     async def stable(self, judgement: Judgement, findings: list[Finding]) -> list[Finding]:
         """What can be said when the schedule is played again: these findings; nothing; or that the past leaks into it.
@@ -181,54 +161,16 @@ class Search:
             self.tally.failing += not judgement.findings
         return again.findings if again.findings or again.verdict is Verdict.UNKNOWN else findings
 
-    async def follow_up(self, schedule: Schedule, finding: Finding) -> None:
-        """Shrinks one finding and reports it, unless its signature is known."""
-        found_after = self.tally.schedules
-
-        async def evaluate(candidate: Schedule) -> Finding | None:
-            return await self.judge.same(candidate, finding.kind, finding.check)
-
-        shrunk = await shrink(schedule, finding, self.factory.knobs, self.settings, evaluate)
-        failure = await self.name(shrunk, found_after)
-        if failure is not None and all(known.signature != failure.signature for known in self.tally.failures):
+    async def follow_up(self, judgement: Judgement, finding: Finding) -> None:
+        """Shrinks one finding and reports it, unless its like were shrunk before or its signature is known."""
+        site = await self.follow.site(judgement, finding)
+        self._seen[finding.kind, finding.check, site] += 1
+        if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
+            return
+        found = Found(self.tally.schedules, self.tally.seconds)
+        failure = await self.follow.failure(judgement.schedule, finding, site, found)
+        if failure is None:
+            self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
+        elif all(known.signature != failure.signature for known in self.tally.failures):
             self.tally.failures.append(failure)
             self.on_failure(failure)
-
-    async def name(self, shrunk: Shrunk, found_after: int) -> Failure | None:
-        """Judges the minimal schedule once more, thoroughly, and gives the failure its signature."""
-        checks = {*self.checks, shrunk.finding.check}
-        judgement = await self.judge.judge(shrunk.schedule, checks, thorough=True)
-        finding = next(
-            (
-                found
-                for found in judgement.findings
-                if (found.kind, found.check) == (shrunk.finding.kind, shrunk.finding.check)
-            ),
-            None,
-        )
-        if finding is None:
-            self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
-            return None
-        if finding.check in (CheckName.SURVIVAL, CheckName.PROGRESS):
-            said = tuple(f"the target's process: {words}" for words in judgement.last_words)
-            finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *said))
-        evidence = await self.judge.drive(diagnose(judgement.case, finding))
-        finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *evidence))
-        if finding.answer and not finding.isolated:
-            request = submissions(shrunk.schedule)[finding.submission or 0]
-            if self.judge.alphabet.has_all(request.prompt):
-                room = self.factory.context_tokens_max(shrunk.schedule.settings)
-                isolated = self.judge.reference(shrunk.schedule.settings).greedy(request, room)
-                finding = msgspec.structs.replace(finding, isolated=isolated)
-        fired = mechanisms(shrunk.schedule, judgement.trace)
-        events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
-        return Failure(
-            signature=f"{finding.kind} {finding.check}: {events or 'plain'}",
-            schedule=shrunk.schedule,
-            finding=finding,
-            evaluations=shrunk.evaluations,
-            minimal=shrunk.minimal,
-            trace_digest=digest(judgement.trace),
-            found_after=found_after,
-            found_after_s=self.tally.seconds,
-        )

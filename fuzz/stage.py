@@ -14,7 +14,13 @@ from targets.protocol import Factory, Schedule, Trace
 
 
 class Stage(Protocol):
-    """Plays schedules."""
+    """Plays schedules.
+
+    Attributes:
+        in_process: Whether the targets are in this process and nothing outlives them, so that they can be looked into.
+    """
+
+    in_process: bool
 
     async def play(self, schedule: Schedule, audits: bool = True) -> Trace:
         """One trace on a fresh target.
@@ -43,6 +49,8 @@ class InProcess:
         rebuild: Builds the factory anew, its network included; without it, a fresh target is as fresh as it gets.
     """
 
+    in_process = True
+
     def __init__(self, factory: Factory, rebuild: Callable[[], Factory] | None = None) -> None:
         self.factory = factory
         self.rebuild = rebuild
@@ -65,6 +73,8 @@ class InProcess:
 
 class Renewing:
     """Plays every schedule on a stage of its own: slow, and right where a target remembers what it should not."""
+
+    in_process = False
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

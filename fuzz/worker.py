@@ -76,6 +76,8 @@ class Worker:
         patience: How long the target may say nothing.
     """
 
+    in_process = False
+
     def __init__(self, spec: TargetSpec, patience: Patience | None = None, running: Path | None = None) -> None:
         self.spec = spec
         self.patience = patience or Patience()

@@ -16,7 +16,6 @@ from targets.protocol import (
     Control,
     Crashed,
     Emitted,
-    Kind,
     Request,
     Schedule,
     Setting,
@@ -94,7 +93,6 @@ class Case:
         alphabet: The token ids that a bijection may move.
         context_tokens_max: As the target has it under the schedule's settings.
         thorough: Whether to spend replays on naming the source of a leak, and on every victim in turn.
-        wanted: The kind that is asked for: a check may end with the first of it. None: every kind.
     """
 
     schedule: Schedule
@@ -104,7 +102,6 @@ class Case:
     alphabet: Alphabet
     context_tokens_max: int
     thorough: bool = False
-    wanted: Kind | None = None
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:

@@ -7,9 +7,9 @@ import functools
 import pytest
 
 from fuzz.conductor import run_trio
+from fuzz.followup import Failure
 from fuzz.judge import Judge
 from fuzz.repro import Repro, make
-from fuzz.search import Failure
 from targets.faults import FAULTS
 from targets.protocol import Kind, digest
 from targets.registry import TargetSpec, build
@@ -26,6 +26,7 @@ def repro() -> Repro:
     failure = Failure(
         signature="LEAK swap: slot_reuse",
         schedule=schedule,
+        first=judgement.findings[0],
         finding=judgement.findings[0],
         evaluations=9,
         minimal=True,

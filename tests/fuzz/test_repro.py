@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fuzz.followup import Failure
 from fuzz.replaying import Outcome, Replayer
 from fuzz.repro import Repro, check_against, load, make, save, write_atomically
-from fuzz.search import Failure
 from targets.decoder import SlotsFactory
 from targets.protocol import BadInput
 from targets.registry import TargetSpec, build
@@ -59,6 +59,7 @@ def made(repro: Repro, identity: str | None = None, trace_digest: str | None = N
     failure = Failure(
         signature=repro.signature,
         schedule=msgspec.structs.replace(repro.schedule, **changes),
+        first=repro.finding,
         finding=repro.finding,
         evaluations=repro.evaluations,
         minimal=repro.minimal,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fuzz.conductor import run_trio
+from fuzz.followup import Failure
 from fuzz.judge import Judge
-from fuzz.search import Failure, Limits, Search, Tally
+from fuzz.search import Limits, Search, Tally
 from fuzz.stage import InProcess
 from oracle.finding import Verdict
 from targets.decoder import SlotsFactory

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from fuzz.conductor import run_trio
-from fuzz.search import Failure, Limits, Search
+from fuzz.followup import Failure
+from fuzz.search import Limits, Search
 from oracle.finding import Verdict
 from targets import attention
 from targets.decoder import SlotsFactory

@@ -1,0 +1,128 @@
+"""Follow up: from a finding to a failure: where it began, shrunk for that cause, judged once more with every experiment.
+
+The *signature* is kind, check and site, the cause by name; where no site is known, kind, check and what happens in the
+minimal schedule. Shrinking keeps the site as it keeps the kind: of two bugs in one schedule each is shrunk for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from fuzz.judge import Judge, Judgement
+from fuzz.locate import ATTENDED, locate
+from fuzz.mechanisms import mechanisms
+from fuzz.shrink import shrink
+from oracle.diagnose import diagnose
+from oracle.finding import Finding
+from oracle.where import account_site
+from targets.protocol import CheckName, Schedule, Setting, digest, submissions
+
+INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
+"""Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One finding, shrunk.
+
+    Attributes:
+        signature: One bug, one signature.
+        first: The finding as it was before shrinking.
+        trace_digest: Of the minimal schedule's trace, so that a replay can be compared bit for bit.
+        found_after: Schedules until the first one that showed it, itself included.
+    """
+
+    signature: str
+    schedule: Schedule
+    first: Finding
+    finding: Finding
+    evaluations: int
+    minimal: bool
+    trace_digest: str
+    found_after: int
+    found_after_s: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """When a finding was made: schedules until then, and seconds."""
+
+    after: int
+    after_s: float
+
+
+class FollowUp:
+    """Follows up findings of one judge.
+
+    Attributes:
+        settings: The run's own, which are no part of the search for something simpler.
+        checks: Those of the run.
+    """
+
+    def __init__(self, judge: Judge, settings: Mapping[str, Setting], checks: Collection[CheckName]) -> None:
+        self.judge = judge
+        self.settings = settings
+        self.checks = checks
+
+    async def site(self, judgement: Judgement, finding: Finding) -> str:
+        """Where a finding began, by name; empty where that can't be told.
+
+        Whatever shows in logits takes another replay in this process; a target that is elsewhere, or that remembers what
+        ran before, is not asked for it.
+        """
+        if finding.kind not in ATTENDED:
+            return account_site(finding, judgement.trace)
+        if finding.check is CheckName.REPEAT or not self.judge.stage.in_process:
+            return ""
+        located = await locate(self.judge.factory, self.judge.reference, judgement.schedule, finding)
+        return "" if located.where is None else located.where.site
+
+    async def failure(self, schedule: Schedule, finding: Finding, site: str, found: Found) -> Failure | None:
+        """The failure that a finding with this site comes down to; None if its minimal schedule passes the second time."""
+
+        async def evaluate(candidate: Schedule) -> Finding | None:
+            judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
+            return await self._same(judgement, finding, site)
+
+        shrunk = await shrink(schedule, finding, self.judge.factory.knobs, self.settings, evaluate)
+        judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
+        last = await self._same(judgement, finding, site)
+        if last is None:
+            return None
+        fired = mechanisms(shrunk.schedule, judgement.trace)
+        events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
+        return Failure(
+            signature=f"{finding.kind} {finding.check}: {site or events or 'plain'}",
+            schedule=shrunk.schedule,
+            first=finding,
+            finding=await self._in_full(judgement, last),
+            evaluations=shrunk.evaluations,
+            minimal=shrunk.minimal,
+            trace_digest=digest(judgement.trace),
+            found_after=found.after,
+            found_after_s=found.after_s,
+        )
+
+    async def _same(self, judgement: Judgement, finding: Finding, site: str) -> Finding | None:
+        """A finding of the same kind by the same check that began at the same site."""
+        for found in judgement.findings:
+            if found.kind is finding.kind and found.check is finding.check and site == await self.site(judgement, found):
+                return found
+        return None
+
+    async def _in_full(self, judgement: Judgement, finding: Finding) -> Finding:
+        """The finding with the evidence of every experiment, and the victim's whole isolated answer."""
+        said: tuple[str, ...] = ()
+        if finding.check in (CheckName.SURVIVAL, CheckName.PROGRESS):
+            said = tuple(f"the target's process: {words}" for words in judgement.last_words)
+        evidence = await self.judge.drive(diagnose(judgement.case, finding))
+        isolated = finding.isolated
+        if finding.answer and not isolated:
+            request = submissions(judgement.schedule)[finding.submission or 0]
+            if self.judge.alphabet.has_all(request.prompt):
+                room = judgement.case.context_tokens_max
+                isolated = self.judge.reference(judgement.schedule.settings).greedy(request, room)
+        return msgspec.structs.replace(finding, isolated=isolated, evidence=(*finding.evidence, *said, *evidence))
