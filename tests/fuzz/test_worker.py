@@ -217,7 +217,7 @@ def test_a_call_that_never_comes_back_is_killed_and_stalls_whoever_was_live(hast
     assert child is not None
     assert last(played(hasty, going(way))) == end
     waited, *_, where = hasty.last_words()
-    assert re.fullmatch(r"nothing came for \d+\.\d s, then it was killed", waited)
+    assert re.fullmatch(r"said nothing for \d+\.\d s, then it was killed", waited)
     assert way == "ranting" or re.fullmatch(r'File ".*", line \d+ in \w+', where)
     assert vanishes(child)
     assert hasty.pid is None
