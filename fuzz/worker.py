@@ -71,7 +71,7 @@ class Patience:
 
 
 class Worker:
-    """Plays in a child process, which it starts when it is needed and after every death.
+    """Plays in a child process, which it starts when it is needed and after every death. To be closed.
 
     Attributes:
         running: The file that holds the running schedule; removed by `close`.

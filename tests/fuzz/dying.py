@@ -197,7 +197,7 @@ WAYS: dict[str, type[Honest]] = {
 class Zoo(Scripted):
     """All of them, by the knob `way`; `unopenable` aborts in `open`."""
 
-    knobs = (Knob(name="way", default="honest", values=(*WAYS, "unopenable"), drawn=False, doc="to die"),)
+    knobs: tuple[Knob, ...] = (Knob(name="way", default="honest", values=(*WAYS, "unopenable"), drawn=False, doc="to die"),)
 
     def __init__(self) -> None:
         super().__init__(Honest, audit=True)
