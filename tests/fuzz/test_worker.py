@@ -277,6 +277,21 @@ def test_seconds_that_were_asked_for_are_kept_but_for_targets_that_are_slower() 
     assert patience.limit_s == HANG_TIMES
 
 
+@pytest.mark.slow
+def test_a_target_that_hangs_while_it_is_cold_is_asked_something_simple_and_not_waited_for_so_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fuzz.worker.COLD_S", 2 * HASTY_S)
+    worker = Worker(ZOO, Patience())
+    assert last(played(worker, going("sleeping"))) == Stalled((0, 1), 0, "submit")
+    assert worker.patience.limit_s == 2 * HASTY_S
+    # This schedule never comes to its end, but one request of one token does.
+    assert isinstance(last(played(worker, going("segfaulting"))), Crashed)
+    assert worker.patience.longest_s
+    assert worker.patience.limit_s >= HANG_S
+    worker.close()
+
+
 def test_only_a_user_s_own_target_is_played_in_a_worker_and_only_if_not_told_otherwise() -> None:
     assert isinstance(stage_for(ZOO, Zoo()), Worker)
     assert isinstance(stage_for(ZOO, Zoo(), in_process=True), InProcess)
