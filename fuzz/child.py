@@ -23,13 +23,14 @@ OUTPUT_BYTES_MAX = 2**14
 POLITE_S = 2.0
 """A child that was told to end is killed after so long."""
 _DYING_S = 1.0
+_KILLED_S = 10.0
 _WHERE_S = 0.3
 _READ_BYTES = 2**20
 _LINES = 3
 
 
 class Child:
-    """A process of `fuzz.worker_main`, in a session of its own: Ctrl-C in the terminal is not for it.
+    """A process of `fuzz.worker_main`, in a session of its own: Ctrl-C in the terminal is not for it. To be ended or closed.
 
     Attributes:
         gone: Whether it has died or hung up, and all that it said before was heard.
@@ -122,7 +123,8 @@ class Child:
         own = self._dies(_DYING_S if self.gone else 0.0)
         with contextlib.suppress(PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # the id is not free yet: nobody has waited for it
-        status = self._process.wait()
+        dead = own or self._dies(_KILLED_S)  # a driver that hangs may keep even a killed process
+        status = self._process.wait() if dead else None
         self._listen(0.0, self._output)
         for fd in self._open:
             os.close(fd)

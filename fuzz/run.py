@@ -20,9 +20,10 @@ from fuzz.conductor import run_trio
 from fuzz.followup import Failure
 from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
 from fuzz.search import Limits, Search, Tally
+from fuzz.stage import Stage
 from fuzz.worker import Patience, stage_for
 from targets.models import REACTIVITY_MIN, reactivity
-from targets.protocol import Factory, Setting
+from targets.protocol import BadInput, Factory, Setting
 from targets.registry import TargetSpec
 
 _LARGE_WEIGHTS = 20_000_000
@@ -64,10 +65,10 @@ def run(asked: Run) -> int:
             run_trio(search.run)
     except KeyboardInterrupt:
         interrupted = True
-    with contextlib.suppress(KeyboardInterrupt):  # typed twice; what is still there ends with us
-        stage.close()
-    if not asked.failures:
-        _remove_if_empty(_found(asked), _found(asked).parent, *(() if existed else (asked.out,)))
+    except BadInput:  # the target can't be built in a worker
+        _put_away(asked, stage, existed)
+        raise
+    _put_away(asked, stage, existed)
     stored = _stored(asked, search.tally)
     for path, repro in stored.items():
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
@@ -79,6 +80,14 @@ def run(asked: Run) -> int:
         )
     _next_command(asked, stored, interrupted)
     return EXIT_CODES[search.tally.verdict]
+
+
+def _put_away(asked: Run, stage: Stage, existed: bool) -> None:
+    """Nothing runs any more; a run that has nothing to keep leaves no folder that was not there before (`existed`)."""
+    with contextlib.suppress(KeyboardInterrupt):  # typed twice; what is still there ends with us
+        stage.close()
+    if not asked.failures:
+        _remove_if_empty(_found(asked), _found(asked).parent, *(() if existed else (asked.out,)))
 
 
 def _announce(asked: Run) -> None:

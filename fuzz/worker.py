@@ -24,7 +24,7 @@ from fuzz.child import Child
 from fuzz.clients import sentence
 from fuzz.stage import InProcess, Stage
 from fuzz.wire import Build, Calling, FromWorker, Misused, Play, Ready, Said, decode_from_worker
-from targets.protocol import BadInput, Crashed, Event, Factory, Schedule, Stalled, Trace
+from targets.protocol import BadInput, Crashed, Event, Factory, Request, Schedule, Setting, Stalled, Submit, Trace
 from targets.registry import TargetSpec, build
 
 HANG_S = 5.0
@@ -51,10 +51,12 @@ class Patience:
     Attributes:
         hang_s: Seconds asked for; None for our own, more while everything is cold.
         longest_s: The longest silence of the replays that came to their end; None before the first.
+        tried: Whether it said nothing even for COLD_S: then it is asked something simple, to see how slow it is when cold.
     """
 
     hang_s: float | None = None
     longest_s: float | None = None
+    tried: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -69,7 +71,7 @@ class Patience:
 
 
 class Worker:
-    """Plays in a child process, which it starts when it is needed and after every death.
+    """Plays in a child process, which it starts when it is needed and after every death. To be closed.
 
     Attributes:
         running: The file that holds the running schedule; removed by `close`.
@@ -97,6 +99,8 @@ class Worker:
             BadInput: also if the target can't be built in a process of its own.
         """
         self._last_words = ()
+        if self.patience.tried and self.patience.longest_s is None:
+            await self._learn_patience(schedule.settings)
         if self.running is not None:
             self.running.parent.mkdir(parents=True, exist_ok=True)
             self.running.write_bytes(msgspec.json.encode(Running(self.spec, schedule)))
@@ -126,6 +130,14 @@ class Worker:
             self._child = None
         if self.running is not None:
             self.running.unlink(missing_ok=True)
+
+    async def _learn_patience(self, settings: dict[str, Setting]) -> None:
+        """Plays one token of one request in a child of its own: to wait COLD_S for every hang would be too long."""
+        self.patience.tried = False
+        spare = self.renewed()
+        await spare.play(Schedule(ops=(Submit(Request(prompt=(1,), max_new_tokens=1)),), settings=settings))
+        spare.close()
+        self.patience.learn(0.0)  # where this hangs as well, that was the last time for COLD_S
 
     def _started(self) -> Child:
         """A child with the factory built."""
@@ -170,10 +182,11 @@ class Worker:
         """The event for a child that talks nonsense, hangs, or has died; none where the replay was over before."""
         hangs = nonsense is None and not child.gone
         if hangs:
+            self.patience.tried = self.patience.hang_s is None
             child.ask_where()
         status = child.end()
         self._child = None
-        waited = (f"nothing came for {self.patience.limit_s:.1f} s, then it was killed",) if hangs else ()
+        waited = (f"said nothing for {self.patience.limit_s:.1f} s, then it was killed",) if hangs else ()
         self._last_words = (*waited, *child.last_words())
         if any(isinstance(event, Crashed | Stalled) for event in events):
             return ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,10 +57,12 @@ class Sleeping(Honest):
 
 
 class Spinning(Honest):
-    """Holds the GIL for ever when two requests are live."""
+    """Holds the GIL for ever when two requests are live; says so by a file that the environment names."""
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         if len(self.live) > 1:
+            if "SPINS" in os.environ:
+                Path(os.environ["SPINS"]).touch()
             re.match(r"(a+)+$", "a" * 64 + "b")
         return super().step(rows)
 
@@ -167,16 +169,6 @@ class Unreasonable(Honest):
         return [Finished(submission, whim, tuple(self.answers[submission]))]
 
 
-class Interrupted(Honest):
-    """In its hundredth target the user types Ctrl-C: at the parent, as a terminal does not send it to another session."""
-
-    def submit(self, submission: int, request: Request) -> list[Event]:
-        if self.opened == 100:
-            os.kill(os.getppid(), signal.SIGINT)
-            time.sleep(1e6)
-        return super().submit(submission, request)
-
-
 WAYS: dict[str, type[Honest]] = {
     kind.__name__.lower(): kind
     for kind in (
@@ -198,7 +190,6 @@ WAYS: dict[str, type[Honest]] = {
         Nonsense,
         Untold,
         Unreasonable,
-        Interrupted,
     )
 }
 
@@ -206,7 +197,7 @@ WAYS: dict[str, type[Honest]] = {
 class Zoo(Scripted):
     """All of them, by the knob `way`; `unopenable` aborts in `open`."""
 
-    knobs = (Knob(name="way", default="honest", values=(*WAYS, "unopenable"), drawn=False, doc="to die"),)
+    knobs: tuple[Knob, ...] = (Knob(name="way", default="honest", values=(*WAYS, "unopenable"), drawn=False, doc="to die"),)
 
     def __init__(self) -> None:
         super().__init__(Honest, audit=True)
@@ -227,4 +218,3 @@ def unbuildable() -> Scripted:
 aborting = partial(Scripted, Aborting)
 sleeping = partial(Scripted, Sleeping)
 spinning = partial(Scripted, Spinning)
-interrupted = partial(Scripted, Interrupted)

@@ -164,6 +164,7 @@ def test_a_run_that_is_not_sanitized_looks_at_no_cell(failed: Done) -> None:
 
 def test_a_model_that_is_mute_cannot_pass(tmp_path: Path) -> None:
     words = ("--target", "tests.fuzz.scripted:honest", "--schedules", 3, "--seed", 1, "--out", tmp_path / "out")
+    words = (*words, "--in-process")
     result = slotfuzz("run", *words)
     assert result.exit_code == 3, result.output
     assert "which is under 75%: a pass would mean nothing, so none is given" in result.stdout
@@ -173,6 +174,7 @@ def test_a_model_that_is_mute_cannot_pass(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_finding_convicts_even_where_a_pass_would_mean_nothing(tmp_path: Path) -> None:
     words = ("--target", "tests.fuzz.scripted:crowded", "--schedules", 30, "--seed", 1, "--out", tmp_path / "out")
+    words = (*words, "--in-process")
     result = slotfuzz("run", *words)
     assert result.exit_code == 1, result.output
     assert "CRASHED  step raised IndexError: row 2 is out of range" in result.stdout

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def command(target: str, schedules: int, out: Path, *words: object) -> list[str]:
     """`slotfuzz run` on a target of `tests.fuzz.scripted`."""
-    limits = ["--schedules", str(schedules), "--seed", "1", "--out", str(out)]
+    limits = ["--schedules", str(schedules), "--seed", "1", "--out", str(out), "--in-process"]
     return [sys.executable, "-m", "fuzz", "run", "--target", f"tests.fuzz.scripted:{target}", *limits, *map(str, words)]
 
 

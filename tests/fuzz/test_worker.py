@@ -219,7 +219,7 @@ def test_a_call_that_never_comes_back_is_killed_and_stalls_whoever_was_live(hast
     assert child is not None
     assert last(played(hasty, going(way))) == end
     waited, *_, where = hasty.last_words()
-    assert re.fullmatch(r"nothing came for \d+\.\d s, then it was killed", waited)
+    assert re.fullmatch(r"said nothing for \d+\.\d s, then it was killed", waited)
     assert way == "ranting" or re.fullmatch(r'File ".*", line \d+ in \w+', where)
     assert vanishes(child)
     assert hasty.pid is None
@@ -277,6 +277,21 @@ def test_seconds_that_were_asked_for_are_kept_but_for_targets_that_are_slower() 
     assert patience.limit_s == 0.5
     patience.learn(1.0)
     assert patience.limit_s == HANG_TIMES
+
+
+@pytest.mark.slow
+def test_a_target_that_hangs_while_it_is_cold_is_asked_something_simple_and_not_waited_for_so_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fuzz.worker.COLD_S", 2 * HASTY_S)
+    worker = Worker(ZOO, Patience())
+    assert last(played(worker, going("sleeping"))) == Stalled((0, 1), 0, "submit")
+    assert worker.patience.limit_s == 2 * HASTY_S
+    # This schedule never comes to its end, but one request of one token does.
+    assert isinstance(last(played(worker, going("segfaulting"))), Crashed)
+    assert worker.patience.longest_s
+    assert worker.patience.limit_s >= HANG_S
+    worker.close()
 
 
 def test_only_a_user_s_own_target_is_played_in_a_worker_and_only_if_not_told_otherwise() -> None:
