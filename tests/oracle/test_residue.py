@@ -12,8 +12,8 @@ from oracle.checks.residue import residue
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Request, Schedule, Step, Submit, Trace
-from tests.oracle.handmade import asked, case_of, report_of
+from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Schedule, Trace
+from tests.oracle.handmade import LIFE, asked, case_of, report_of
 from tests.quality.planting import plant
 
 POISONED = Control(logits=True, tags=True, poison=True)
@@ -98,17 +98,6 @@ def test_the_bits_decide(after: Trace, kinds: list[Kind], counts: tuple[int, int
 
 
 FOUND = [name for name, fault in FAULTS.items() if CheckName.RESIDUE in fault.checks]
-LIFE = Schedule(
-    ops=(
-        Submit(Request(prompt=(1, 2, 3), max_new_tokens=2)),
-        Submit(Request(prompt=(4,), max_new_tokens=5)),
-        Step(2),
-        Submit(Request(prompt=(4, 6), max_new_tokens=4)),
-        Submit(Request(prompt=(4, 7, 8, 9), max_new_tokens=3)),
-    ),
-    settings={"sanitize": True, "slots": 3},
-)
-"""One leaves early, two that begin alike come in one step, and somebody goes on throughout."""
 
 
 @pytest.mark.slow
