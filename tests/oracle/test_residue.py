@@ -89,12 +89,18 @@ def test_nothing_is_asked_without_sanitize_or_of_a_target_without_poison(
 )
 def test_the_bits_decide(after: Trace, kinds: list[Kind], counts: tuple[int, int]) -> None:
     case = case_of(SCHEDULE, answered(), control=POISONED, thorough=True)
-    report = report_of(residue, case, lambda _: after)
+    report = report_of(residue, case, lambda variant: after if "poison" in variant.settings else answered())
     assert [finding.kind for finding in report.findings] == kinds
     assert (report.poisoned, report.poisoned_undecided) == counts
     for finding in report.findings:
         assert (finding.check, finding.submission, finding.position, finding.actual) == (CheckName.RESIDUE, 1, 0, 6)
         assert "filled with the low poison" in finding.evidence[0]
+
+
+def test_a_target_whose_bits_move_by_themselves_is_undecided() -> None:
+    case = case_of(SCHEDULE, answered(), control=POISONED, thorough=True)
+    report = report_of(residue, case, lambda _: answered(moved=1e-7))
+    assert (report.findings, report.poisoned, report.poisoned_undecided) == ([], 0, 2)
 
 
 FOUND = [name for name, fault in FAULTS.items() if CheckName.RESIDUE in fault.checks]
