@@ -167,7 +167,7 @@ class Search:
         return departure is not None
 
     async def follow_up(self, schedule: Schedule, finding: Finding) -> None:
-        """Shrinks one finding and reports it, unless its signature is known."""
+        """Shrinks one finding and reports it, unless its signature is known, or its kind on the very same schedule."""
         found_after = self.tally.schedules
 
         async def evaluate(candidate: Schedule) -> Finding | None:
@@ -175,7 +175,7 @@ class Search:
 
         shrunk = await shrink(schedule, finding, self.factory.knobs, self.settings, evaluate)
         failure = await self.name(shrunk, found_after)
-        if failure is not None and all(known.signature != failure.signature for known in self.tally.failures):
+        if failure is not None and not any(_is_same(known, failure) for known in self.tally.failures):
             self.tally.failures.append(failure)
             self.on_failure(failure)
 
@@ -193,6 +193,13 @@ class Search:
         if finding is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
             return None
+        confirmed = [
+            sentence
+            for other in judgement.findings
+            if (other.kind, other.submission) == (finding.kind, finding.submission) and other.check is not finding.check
+            for sentence in other.evidence
+        ]
+        finding = msgspec.structs.replace(finding, evidence=(*finding.evidence, *confirmed))
         request = submissions(shrunk.schedule)[finding.submission or 0]
         if finding.answer and not finding.isolated and self.judge.alphabet.has_all(request.prompt):
             room = self.factory.context_tokens_max(shrunk.schedule.settings)
@@ -210,3 +217,9 @@ class Search:
             found_after=found_after,
             found_after_s=self.tally.seconds,
         )
+
+
+def _is_same(known: Failure, failure: Failure) -> bool:
+    """Whether two failures are one bug: what several checks say of one minimal schedule is evidence, not another bug."""
+    same_place = (known.schedule, known.finding.kind) == (failure.schedule, failure.finding.kind)
+    return same_place or known.signature == failure.signature
