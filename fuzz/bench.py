@@ -27,6 +27,7 @@ from targets.registry import TargetSpec, build
 
 WORKLOAD_SEED = 0
 _WARM_UP = 20
+_WARM_UP_IN_TURN = 3
 
 
 def speed(count: int) -> dict[str, float]:
@@ -81,9 +82,9 @@ def sanitizing(count: int) -> dict[str, float]:
             if name == "sanitized":
                 report.add(judgement.report)
 
-    workload = itertools.islice(batches(schedules(Space.of(factory)), WORKLOAD_SEED), _WARM_UP + count)
+    workload = itertools.islice(batches(schedules(Space.of(factory)), WORKLOAD_SEED), _WARM_UP_IN_TURN + count)
     for number, schedule in enumerate(workload):
-        if number == _WARM_UP:
+        if number == _WARM_UP_IN_TURN:
             judges["plain"].begin()
             seconds, report = dict.fromkeys(ways, 0.0), Report()
         run_trio(work, schedule)

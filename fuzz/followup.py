@@ -30,12 +30,14 @@ class Failure:
 
     Attributes:
         signature: One bug, one signature.
+        site: Where it began, by name; empty where that is not known.
         first: The finding as it was before shrinking.
         trace_digest: Of the minimal schedule's trace, so that a replay can be compared bit for bit.
         found_after: Schedules until the first one that showed it, itself included.
     """
 
     signature: str
+    site: str
     schedule: Schedule
     first: Finding
     finding: Finding
@@ -44,6 +46,11 @@ class Failure:
     trace_digest: str
     found_after: int
     found_after_s: float
+
+    def is_like(self, other: Failure) -> bool:
+        """Whether two failures are one bug: what several checks say of one minimal schedule is evidence, not another bug."""
+        ours, theirs = ((one.schedule, one.finding.kind, one.site) for one in (self, other))
+        return ours == theirs or self.signature == other.signature
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class FollowUp:
         events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(
             signature=f"{finding.kind} {finding.check}: {site or events or 'plain'}",
+            site=site,
             schedule=shrunk.schedule,
             first=finding,
             finding=await self._in_full(judgement, last),
@@ -114,7 +122,14 @@ class FollowUp:
         return None
 
     async def _in_full(self, judgement: Judgement, finding: Finding) -> Finding:
-        """The finding with the evidence of every experiment, and the victim's whole isolated answer."""
+        """The finding with the evidence of every check and experiment, and the victim's whole isolated answer."""
+        confirmed = tuple(
+            sentence
+            for other in judgement.findings
+            if (other.kind, other.submission) == (finding.kind, finding.submission) and other.check is not finding.check
+            for sentence in other.evidence
+            if sentence not in finding.evidence
+        )
         said: tuple[str, ...] = ()
         if finding.check in (CheckName.SURVIVAL, CheckName.PROGRESS):
             said = tuple(f"the target's process: {words}" for words in judgement.last_words)
@@ -125,4 +140,6 @@ class FollowUp:
             if self.judge.alphabet.has_all(request.prompt):
                 room = judgement.case.context_tokens_max
                 isolated = self.judge.reference(judgement.schedule.settings).greedy(request, room)
-        return msgspec.structs.replace(finding, isolated=isolated, evidence=(*finding.evidence, *said, *evidence))
+        return msgspec.structs.replace(
+            finding, isolated=isolated, evidence=(*finding.evidence, *confirmed, *said, *evidence)
+        )

@@ -171,6 +171,6 @@ class Search:
         failure = await self.follow.failure(judgement.schedule, finding, site, found)
         if failure is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
-        elif all(known.signature != failure.signature for known in self.tally.failures):
+        elif not any(failure.is_like(known) for known in self.tally.failures):
             self.tally.failures.append(failure)
             self.on_failure(failure)

@@ -3,6 +3,7 @@
 The same schedule is replayed with freed, never written and padding cells *poisoned*: set to a finite constant at the scale
 of the data. In the schedule itself they hold what chance and earlier owners left, so that one replay compares two fillings.
 Exact: no tolerance, on any dtype. It needs equal skeletons; where they depart before any bit does, the pair is undecided.
+Before it convicts, the schedule is replayed once more as it is: a target whose bits move by themselves is undecided too.
 
 It asks only under `sanitize`, and only targets that have a poison. NaN would show more, but attention multiplies the cells
 that its mask hides by zero, and zero times NaN is NaN: only a target that promises never to gather such cells is asked it.
@@ -15,7 +16,7 @@ from collections.abc import Generator, Iterator
 import msgspec
 
 from oracle.case import Case
-from oracle.checks.swap import first_change
+from oracle.checks.swap import UNDECIDED, first_change
 from oracle.finding import Finding, Report
 from targets.protocol import CheckName, Kind, Schedule, Setting, Trace
 
@@ -34,16 +35,20 @@ def residue(case: Case) -> Generator[Schedule, Trace, Report]:
         return report
     everyone = range(len(case.requests))
     for poison in _poisons(case):
-        # The variant is compared by its bits alone, and can do without the tags.
-        settings: dict[str, Setting] = {**case.schedule.settings, SANITIZE: False, POISON: poison}
-        trace = yield msgspec.structs.replace(case.schedule, settings=settings)
-        changed = first_change(case.trace, trace, everyone)
-        report.poisoned += changed is None or isinstance(changed, tuple)
-        report.poisoned_undecided += not (changed is None or isinstance(changed, tuple))
+        changed = first_change(case.trace, (yield _variant(case, {POISON: poison})), everyone)
+        if isinstance(changed, tuple) and first_change(case.trace, (yield _variant(case, {})), everyone) is not None:
+            changed = UNDECIDED  # its bits move though nothing was changed
+        report.poisoned += changed is not UNDECIDED
+        report.poisoned_undecided += changed is UNDECIDED
         if isinstance(changed, tuple):
             report.findings.append(_finding(case, poison, *changed))
             break
     return report
+
+
+def _variant(case: Case, settings: dict[str, Setting]) -> Schedule:
+    """The schedule with other settings, and without the tags: it is compared by its bits alone."""
+    return msgspec.structs.replace(case.schedule, settings={**case.schedule.settings, SANITIZE: False, **settings})
 
 
 def _poisons(case: Case) -> Iterator[str]:
@@ -64,6 +69,6 @@ def _finding(case: Case, poison: str, submission: int, position: int) -> Finding
         answer=case.answers[submission],
         evidence=(
             f"residue: with freed, unwritten and padding cells filled with the {poison} poison and everything else equal, "
-            f"the bits of token {position} of request #{submission} change",
+            f"the bits of token {position} of request #{submission} change; replayed as it was, they do not",
         ),
     )

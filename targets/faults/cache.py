@@ -12,7 +12,8 @@ from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, reques
 from targets.models import Plan
 from targets.protocol import CheckName, Kind
 
-_LEAKS = (CheckName.SWAP,)
+_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE)
+_SHARED = (*_LEAKS, CheckName.OWNERSHIP)
 _WRONG = (CheckName.ISOLATION,)
 
 
@@ -183,8 +184,11 @@ FAULTS = (
         modelled_on="an attention module that keeps its cache in itself (source article); mistral.rs#2306",
         doc="all slots share one row of storage: a request's K and V overwrite its neighbours'",
         mixins={"store": OverwrittenStore},
-        smallest={Kind.LEAK: at_once(request((1,), 1), request((2,), 1))},
-        checks=_LEAKS,
+        smallest={
+            Kind.LEAK: at_once(request((1,), 1), request((2,), 1)),
+            Kind.OWNERSHIP: at_once(request((1,), 2), request((2,), 2), sanitize=True),
+        },
+        checks=_SHARED,
     ),
     Fault(
         name="global-cache-appended",
@@ -196,7 +200,7 @@ FAULTS = (
             Kind.LEAK: at_once(request((1,), 1), request((2,), 1)),
             Kind.OWNERSHIP: at_once(request((1,), 1), request((2,), 2)),
         },
-        checks=(*_LEAKS, CheckName.OWNERSHIP),
+        checks=_SHARED,
     ),
     Fault(
         name="global-cache-locked",
@@ -204,8 +208,11 @@ FAULTS = (
         modelled_on="a lock around the global cache, which makes each forward safe and no request (source article)",
         doc="all slots share one row of storage, and only one row runs at a time",
         mixins={"store": LockedStore, "runner": SerialRunner},
-        smallest={Kind.LEAK: at_once(request((1,), 2), request((2,), 1))},
-        checks=_LEAKS,
+        smallest={
+            Kind.LEAK: at_once(request((1,), 2), request((2,), 1)),
+            Kind.OWNERSHIP: at_once(request((1,), 2), request((2,), 2), sanitize=True),
+        },
+        checks=_SHARED,
     ),
     Fault(
         name="expanded-prompt",
@@ -213,8 +220,11 @@ FAULTS = (
         modelled_on="expand where repeat was meant (source article)",
         doc="prompts with the same first token that come in one step share storage",
         mixins={"store": ExpandedStore, "runner": ExpandedRunner},
-        smallest={Kind.LEAK: at_once(request((1, 2), 1), request((1, 3), 1))},
-        checks=_LEAKS,
+        smallest={
+            Kind.LEAK: at_once(request((1, 2), 1), request((1, 3), 1)),
+            Kind.OWNERSHIP: at_once(request((1,), 2), request((1,), 2), sanitize=True),
+        },
+        checks=_SHARED,
         models=PREFILLS_TOGETHER,
     ),
     Fault(

@@ -130,7 +130,7 @@ FAULTS = (
             Kind.INTERFERENCE: at_once(request((1,), 1), request((1, 2), 1)),
             Kind.LEAK: schedule(request((1, 2), 1), request((3,), 2), Step(), request((4,), 1)),
         },
-        checks=(CheckName.ISOLATION, CheckName.SWAP),
+        checks=(CheckName.ISOLATION, CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE),
         models=PREFILLS_TOGETHER,
     ),
     Fault(

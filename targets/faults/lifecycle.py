@@ -180,6 +180,7 @@ class BatchwiseScheduler(Scheduler):
 
 
 _OWNERSHIP = CheckName.OWNERSHIP
+_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE)
 
 FAULTS = (
     Fault(
@@ -192,7 +193,7 @@ FAULTS = (
             Kind.LEAK: one_after_another(request((1,), 1), request((2,), 1)),
             Kind.OWNERSHIP: one_after_another(request((1,), 1), request((2,), 2)),
         },
-        checks=(CheckName.SWAP, _OWNERSHIP),
+        checks=(*_LEAKS, _OWNERSHIP),
     ),
     Fault(
         name="cancel-frees-twice",
@@ -204,7 +205,7 @@ FAULTS = (
             Kind.OWNERSHIP: schedule(request((1,), 2), Step(), Cancel(0)),
             Kind.LEAK: schedule(request((1,), 2), Step(), Cancel(0), request((2,), 1), request((3,), 1)),
         },
-        checks=(_OWNERSHIP, CheckName.SWAP),
+        checks=(_OWNERSHIP, *_LEAKS),
     ),
     Fault(
         name="cancel-never-frees",

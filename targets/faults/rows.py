@@ -131,7 +131,7 @@ FAULTS = (
             Kind.LEAK: at_once(request((1,), 1), request((2,), 2)),
             Kind.OWNERSHIP: at_once(request((1,), 1), request((2,), 2)),
         },
-        checks=(*_LEAKS, CheckName.OWNERSHIP),
+        checks=(*_LEAKS, CheckName.PROVENANCE, CheckName.RESIDUE, CheckName.OWNERSHIP),
     ),
     Fault(
         name="result-by-row",

@@ -25,6 +25,7 @@ def repro() -> Repro:
     judgement = run_trio(functools.partial(Judge(factory).judge, thorough=True), schedule)
     failure = Failure(
         signature="LEAK swap: slot_reuse",
+        site="",
         schedule=schedule,
         first=judgement.findings[0],
         finding=judgement.findings[0],

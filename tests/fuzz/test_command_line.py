@@ -139,8 +139,8 @@ def test_a_clean_run_exits_with_0_and_says_what_it_shows(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_sanitized_run_says_what_it_looked_at_and_its_findings_replay_sanitized(tmp_path: Path) -> None:
-    clean = ran(tmp_path, "--sanitize")
+def test_a_sanitized_run_says_what_it_looked_at(tmp_path: Path) -> None:
+    clean = ran(tmp_path, "--sanitize", "--schedules", 4)
     assert clean.result.exit_code == 0, clean.result.output
     assert clean.json["cells"] > clean.json["tokens_checked"]
     assert clean.json["poisoned"] > 0
@@ -148,12 +148,6 @@ def test_a_sanitized_run_says_what_it_looked_at_and_its_findings_replay_sanitize
         r"^sanitizer: \d+ cells looked at; poisoned replays: \d+ compared, 0 undecided$", clean.result.stdout, re.M
     )
     assert "--set sanitize=True" in clean.result.stdout.splitlines()[-1]
-    found = ran(tmp_path, "--sanitize", "--fault", "stale-length", seed=3)
-    by_check = {finding["check"]: finding["repro"] for finding in found.json["findings"]}
-    assert {"provenance", "residue"} <= set(by_check)
-    for path in by_check.values():
-        assert load(Path(path)).schedule.settings["sanitize"] is True
-        assert slotfuzz("replay", path).stdout.startswith("FAILED")
 
 
 @pytest.mark.slow

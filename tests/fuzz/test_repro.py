@@ -58,6 +58,7 @@ def made(repro: Repro, identity: str | None = None, trace_digest: str | None = N
     """The same failure made into a repro again, with changes."""
     failure = Failure(
         signature=repro.signature,
+        site="",
         schedule=msgspec.structs.replace(repro.schedule, **changes),
         first=repro.finding,
         finding=repro.finding,

@@ -13,7 +13,7 @@ from oracle.finding import Verdict
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import CheckName, Factory, Kind, Setting, submissions
+from targets.protocol import CheckName, Factory, Kind, Schedule, Setting, submissions
 from tests.fuzz.scripted import Crowded, Honest, Scripted, Unstable
 
 
@@ -57,6 +57,25 @@ def test_a_planted_leak_is_found_and_its_repro_fails_again(tiny: Model) -> None:
         assert failure.finding.kind is Kind.LEAK
         assert failure.finding.isolated
         assert run_trio(Judge(factory).same, failure.schedule, Kind.LEAK, CheckName.SWAP) is not None
+
+
+@pytest.mark.slow
+def test_what_several_checks_say_of_one_minimal_schedule_is_one_failure_with_all_their_evidence(tiny: Model) -> None:
+    fault = FAULTS["stale-length"]
+    schedule = Schedule(ops=fault.smallest[Kind.LEAK].ops, settings={"sanitize": True})
+    search = Search(SlotsFactory(tiny, fault.plant()), 0, Limits(), {"sanitize": True})
+    run_trio(search.one, schedule)
+    (failure,) = search.tally.failures
+    assert (failure.schedule, failure.finding.check) == (schedule, CheckName.PROVENANCE)
+    assert {sentence.split(":")[0] for sentence in failure.finding.evidence} == {
+        "provenance",
+        "reference",
+        "swap",
+        "residue",
+    }
+    judge = Judge(search.factory)
+    for check in (CheckName.PROVENANCE, CheckName.SWAP, CheckName.RESIDUE):
+        assert run_trio(judge.same, schedule, Kind.LEAK, check) is not None
 
 
 def test_failures_are_reported_as_they_are_found_and_schedules_as_they_are_judged() -> None:

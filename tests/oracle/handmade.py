@@ -8,8 +8,20 @@ from contextlib import suppress
 from oracle.case import Alphabet, Case, Check
 from oracle.finding import Report
 from oracle.reference import Reference
-from targets.protocol import Control, Event, Request, Schedule, Setting, Submit, Trace
+from targets.protocol import Cancel, Control, Event, Request, Schedule, Setting, Step, Submit, Trace
 
+LIFE = Schedule(
+    ops=(
+        Submit(Request(prompt=(1, 2, 3), max_new_tokens=9)),
+        Submit(Request(prompt=(4,), max_new_tokens=6)),
+        Step(2),
+        Cancel(0),
+        Submit(Request(prompt=(4, 6), max_new_tokens=4)),
+        Submit(Request(prompt=(4, 7, 8, 9), max_new_tokens=3)),
+    ),
+    settings={"sanitize": True, "slots": 3},
+)
+"""One gives up, two that begin alike come in one step and one of them takes its slot, and somebody goes on throughout."""
 FORCED = Control(forced=True, logits=True, audit=True)
 
 

@@ -14,9 +14,9 @@ from oracle.finding import Report, Verdict
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import Attended, CheckName, Emitted, Event, Finished, How, Kind, Reason, Schedule
+from targets.protocol import Attended, CheckName, Emitted, Event, Finished, How, Kind, Reason
 from targets.protocol.tags import NEVER, pack
-from tests.oracle.handmade import asked, case_of, report_of
+from tests.oracle.handmade import LIFE, asked, case_of, report_of
 from tests.quality.planting import plant
 
 SCHEDULE = asked((1, 2), (3,))
@@ -147,17 +147,13 @@ def test_a_target_that_keeps_no_tags_is_not_complained_of() -> None:
 FOUND = [name for name, fault in FAULTS.items() if CheckName.PROVENANCE in fault.checks]
 
 
-def sanitized(schedule: Schedule) -> Schedule:
-    return Schedule(ops=schedule.ops, settings={**schedule.settings, "sanitize": True})
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_a_planted_leak_is_seen_in_one_replay_and_its_honest_twin_is_not(tiny: Model, name: str) -> None:
-    schedule = sanitized(FAULTS[name].smallest[Kind.LEAK])
     for honest in (False, True):
         factory, _ = plant(tiny, name, honest)
         judge = Judge(factory)
-        judgement = run_trio(judge.judge, schedule, [CheckName.PROVENANCE])
+        judgement = run_trio(judge.judge, LIFE, [CheckName.PROVENANCE])
         assert [finding.kind for finding in judgement.findings] == ([] if honest else [Kind.LEAK])
         assert judgement.report.cells
         assert judge.replays == 1

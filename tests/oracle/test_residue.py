@@ -12,8 +12,8 @@ from oracle.checks.residue import residue
 from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Request, Schedule, Step, Submit, Trace
-from tests.oracle.handmade import asked, case_of, report_of
+from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Schedule, Trace
+from tests.oracle.handmade import LIFE, asked, case_of, report_of
 from tests.quality.planting import plant
 
 POISONED = Control(logits=True, tags=True, poison=True)
@@ -89,7 +89,7 @@ def test_nothing_is_asked_without_sanitize_or_of_a_target_without_poison(
 )
 def test_the_bits_decide(after: Trace, kinds: list[Kind], counts: tuple[int, int]) -> None:
     case = case_of(SCHEDULE, answered(), control=POISONED, thorough=True)
-    report = report_of(residue, case, lambda _: after)
+    report = report_of(residue, case, lambda variant: after if "poison" in variant.settings else answered())
     assert [finding.kind for finding in report.findings] == kinds
     assert (report.poisoned, report.poisoned_undecided) == counts
     for finding in report.findings:
@@ -97,18 +97,13 @@ def test_the_bits_decide(after: Trace, kinds: list[Kind], counts: tuple[int, int
         assert "filled with the low poison" in finding.evidence[0]
 
 
+def test_a_target_whose_bits_move_by_themselves_is_undecided() -> None:
+    case = case_of(SCHEDULE, answered(), control=POISONED, thorough=True)
+    report = report_of(residue, case, lambda _: answered(moved=1e-7))
+    assert (report.findings, report.poisoned, report.poisoned_undecided) == ([], 0, 2)
+
+
 FOUND = [name for name, fault in FAULTS.items() if CheckName.RESIDUE in fault.checks]
-LIFE = Schedule(
-    ops=(
-        Submit(Request(prompt=(1, 2, 3), max_new_tokens=2)),
-        Submit(Request(prompt=(4,), max_new_tokens=5)),
-        Step(2),
-        Submit(Request(prompt=(4, 6), max_new_tokens=4)),
-        Submit(Request(prompt=(4, 7, 8, 9), max_new_tokens=3)),
-    ),
-    settings={"sanitize": True, "slots": 3},
-)
-"""One leaves early, two that begin alike come in one step, and somebody goes on throughout."""
 
 
 @pytest.mark.slow
