@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from fuzz.conductor import play
-from fuzz.watch import StepCells, Watch, Watching
+from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch, Watching
 from oracle.finding import Finding
 from oracle.reference import Reference
 from oracle.where import Departure, Part, Where, account_site
@@ -51,16 +51,20 @@ async def locate(factory: Factory, references: References, schedule: Schedule, f
     Args:
         references: The reference in the precision of some settings, as `Judge.reference`.
     """
-    if finding.kind not in ATTENDED:
-        trace = await play(factory, schedule) if finding.kind is Kind.STALLED else ()
-        site = account_site(finding, trace)
-        return Located(Where(site=site, part=Part.ACCOUNT, what=finding.what, submission=finding.submission))
-    if finding.submission is None:
-        return Located(why="the finding names no request")
-    try:
-        return await _locate(factory, references, schedule, finding.submission)
-    except Exception as error:  # a target's or a network's own oddity: no reason to lose the finding
-        return Located(why=f"looking for it raised {type(error).__name__}: {error}")
+    located = Located(why="the finding names no request")
+    if finding.submission is not None and finding.kind in (*ATTENDED, Kind.OWNERSHIP):
+        try:
+            located = await _locate(factory, references, schedule, finding.submission)
+        except Exception as error:  # a target's or a network's own oddity: no reason to lose the finding
+            located = Located(why=f"looking for it raised {type(error).__name__}: {error}")
+    if finding.kind in ATTENDED:
+        return located
+    where = located.where
+    if where is not None and where.part is Part.LENGTH:  # a complaint about cells: the row says how it came about
+        return Located(msgspec.structs.replace(where, site=f"slots: {where.site}"), steps=located.steps)
+    trace = await play(factory, schedule) if finding.kind is Kind.STALLED else ()
+    site = account_site(finding, trace)
+    return Located(Where(site=site, part=Part.ACCOUNT, what=finding.what, submission=finding.submission))
 
 
 async def watched(factory: Factory, references: References, schedule: Schedule, victim: int, to_the_end: bool) -> Watch:
@@ -81,14 +85,16 @@ async def _locate(factory: Factory, references: References, schedule: Schedule, 
         return Located(why=watch.why or "nothing departs beyond rounding", steps=watch.steps)
     told = found.part in (Part.LENGTH, Part.KEYS, Part.VALUES)
     shared = shares_cells(factory, schedule.settings) if told else None
-    site = found.cause + (", in storage that requests share" if shared else "")
+    site = found.cause
+    if shared:
+        site = f"{MORE_CELLS if site == BEGINS_BEHIND else site}, in storage that requests share"
     where = Where(
         site=site,
         part=found.part,
         what=_sentence(victim, found, watch),
         submission=victim,
         step=watch.step,
-        token=len(watch.heard),
+        token=watch.token,
         layer=found.layer,
         head=found.head,
         position=found.position,
@@ -115,7 +121,7 @@ def _sentence(victim: int, found: Departure, watch: Watch) -> str:
         if number is not None
     ]
     numbers = "" if found.expected is None else f" is {found.actual:.6g}, alone {found.expected:.6g}"
-    owner = "" if found.owner is None else f" (of #{found.owner})"
+    owner = "" if found.owner is None else f" (#{found.owner}'s)"
     return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}; {found.cause}{owner}"
 
 
