@@ -19,6 +19,7 @@ from fuzz.judge import Judge
 from fuzz.locate import Located, locate, watched
 from fuzz.report import replay_command
 from fuzz.repro import Repro
+from fuzz.stage import InProcess
 from fuzz.watch import StepCells
 from oracle.finding import Finding
 from oracle.symptoms import Clues, Symptom, match
@@ -65,7 +66,7 @@ class Diagnosis:
 
 async def diagnose(judge: Judge, schedule: Schedule, finding: Finding, trace: Trace) -> Diagnosis:
     """Locates a failure, narrows it down, and looks it up."""
-    located = await locate(judge.factory, judge.reference, schedule, finding)
+    located = await locate(judge.factory, judge.reference, schedule, finding, trace)
     outcomes = await bisect(judge, schedule, finding, located)
     gone = {outcome.name: outcome.gone for outcome in outcomes}
     clues = Clues(
@@ -106,6 +107,8 @@ async def _cells(judge: Judge, schedule: Schedule, finding: Finding) -> CellTabl
     who, factory = finding.submission, judge.factory
     if who is None:
         return CellTable(why="not shown: the finding names no request")
+    if finding.kind in (Kind.CRASHED, Kind.STALLED) and not isinstance(judge.stage, InProcess):
+        return CellTable(why="not shown: what breaks down in a process of its own is not run in this one")
     answer = emitted_by_submission(await judge.replay(schedule, audits=False)).get(who, [])
     if not answer:
         return CellTable(why="none: it was given no token")

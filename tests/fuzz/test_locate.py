@@ -46,7 +46,7 @@ SITES = {
     ("global-cache-appended", Kind.LEAK): "length: more cells than its tokens" + SHARED,
     ("global-cache-appended", Kind.OWNERSHIP): "slots: length: more cells than its tokens" + SHARED,
     ("global-cache-locked", Kind.LEAK): ANOTHERS + SHARED,
-    ("expanded-prompt", Kind.LEAK): ANOTHERS + SHARED,
+    ("expanded-prompt", Kind.LEAK): ANOTHERS + ", in storage that requests that begin alike share",
     ("layer-off-by-one", Kind.WRONG_ALONE): "K,V: its cells hold those of another layer",
     ("heads-share", Kind.WRONG_ALONE): "K,V: its cells hold those of another head",
     ("mask-to-longest", Kind.INTERFERENCE): "mask: cells that are not its own",
@@ -108,7 +108,7 @@ def located(factory: Factory, schedule: Schedule, kind: Kind, settings: Mapping[
     async def look() -> Located:
         judgement = await judge.judge(whole, thorough=True)
         finding = next(finding for finding in judgement.findings if finding.kind is kind)
-        return await locate(factory, judge.reference, whole, finding)
+        return await locate(factory, judge.reference, whole, finding, judgement.trace)
 
     return run_trio(look)
 
@@ -208,6 +208,7 @@ def test_two_requests_have_cells_in_common_only_where_storage_is_shared(tiny: Mo
     factory, _ = plant(tiny, name)
     assert shares_cells(factory, {}) is shares
     assert shares_cells(factory, {"slots": 1}) is shares
+    assert shares_cells(factory, {}, alike=False) is (shares and name != "expanded-prompt")
 
 
 def test_a_target_of_ones_own_is_located_too() -> None:
