@@ -32,6 +32,7 @@ from targets.protocol import (
     with_requests,
 )
 
+ONE_A_STEP, ONE_LENGTH = "one request a step", "prompts of one length"
 _ROUNDS_MAX = 512
 
 
@@ -111,23 +112,21 @@ def view_or_copy(located: Located) -> Outcome:
 
 async def one_a_step(judge: Judge, schedule: Schedule, finding: Finding) -> Outcome:
     """The same with one request a step."""
-    name = "one request a step"
     if not judge.factory.control.rows:
-        return Outcome(name, "not done: the target does not let a step name its rows")
+        return Outcome(ONE_A_STEP, "not done: the target does not let a step name its rows")
     if await judge.same(serialised(schedule), finding.kind, finding.check) is None:
-        return Outcome(name, "gone: it takes requests that are in one step together", True)
-    return Outcome(name, "it stays: what is shared is shared over time, and a lock would not help", False)
+        return Outcome(ONE_A_STEP, "gone: it takes requests that are in one step together", True)
+    return Outcome(ONE_A_STEP, "it stays: what is shared is shared over time, and a lock would not help", False)
 
 
 async def one_length(judge: Judge, schedule: Schedule, finding: Finding) -> Outcome:
     """The same with all prompts at one length."""
-    name = "prompts of one length"
     cut = level(schedule)
     if cut == schedule:
-        return Outcome(name, "not done: they are of one length as it is")
+        return Outcome(ONE_LENGTH, "not done: they are of one length as it is")
     if await judge.same(cut, finding.kind, finding.check) is None:
-        return Outcome(name, "gone: it takes prompts of unequal length", True)
-    return Outcome(name, "it stays: it is not the padding", False)
+        return Outcome(ONE_LENGTH, "gone: it takes prompts of unequal length", True)
+    return Outcome(ONE_LENGTH, "it stays: it is not the padding", False)
 
 
 def serialised(schedule: Schedule) -> Schedule:

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from fuzz.bisection import bisect, is_past
+from fuzz.bisection import ONE_A_STEP, ONE_LENGTH, Outcome, bisect, is_past
 from fuzz.edits import keep_requests
 from fuzz.judge import Judge
 from fuzz.locate import Located, locate, watched
 from fuzz.report import replay_command
 from fuzz.repro import Repro
+from fuzz.stage import InProcess
 from fuzz.watch import StepCells
 from oracle.finding import Finding
 from oracle.symptoms import Clues, Symptom, match
-from targets.protocol import Kind, Schedule, digest, emitted_by_submission, format_schedule, with_requests
+from targets.protocol import Kind, Schedule, Trace, digest, emitted_by_submission, format_schedule, with_requests
 
 _WIDTH = 100
 _LAYERS_SHOWN = 3
@@ -54,6 +55,30 @@ class CellTable:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the experiments gave, and the row of the table that it fits."""
+
+    located: Located
+    outcomes: Sequence[Outcome]
+    symptom: Symptom | None
+
+
+async def diagnose(judge: Judge, schedule: Schedule, finding: Finding, trace: Trace) -> Diagnosis:
+    """Locates a failure, narrows it down, and looks it up."""
+    located = await locate(judge.factory, judge.reference, schedule, finding, trace)
+    outcomes = await bisect(judge, schedule, finding, located)
+    gone = {outcome.name: outcome.gone for outcome in outcomes}
+    clues = Clues(
+        finding,
+        located.where,
+        past=is_past(trace, finding),
+        serialised_gone=gone.get(ONE_A_STEP),
+        equal_lengths_gone=gone.get(ONE_LENGTH),
+    )
+    return Diagnosis(located, outcomes, match(clues))
+
+
 async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
     """Replays a stored failure and tells what is known of it."""
     schedule, wanted = repro.schedule, repro.finding
@@ -63,25 +88,15 @@ async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
     if now is None:
         return Explanation(f"FIXED   {path}: the {wanted.kind} that it stored is not found any more\n\n  {again}", False)
     finding = wanted if digest(trace) == repro.trace_digest else now
-    located = await locate(judge.factory, judge.reference, schedule, finding)
-    outcomes = await bisect(judge, schedule, finding, located)
-    cells = await _cells(judge, schedule, finding)
-    gone = {outcome.name: outcome.gone for outcome in outcomes}
-    clues = Clues(
-        finding,
-        located.where,
-        past=is_past(trace, finding),
-        serialised_gone=gone.get("one request a step"),
-        equal_lengths_gone=gone.get("prompts of one length"),
-    )
+    diagnosis = await diagnose(judge, schedule, finding, trace)
     parts = [
         _headline(finding),
         _section("The smallest schedule", format_schedule(schedule).splitlines()),
         _section("What proves it", _bullets(finding.evidence or [finding.what])),
-        _section("Where it began", _wrapped(_where(located))),
-        _section(f"The cells of {_who(finding)}, step by step", _table(cells)),
-        _section("Narrowing it down", _bullets([f"{outcome.name}: {outcome.sentence}" for outcome in outcomes])),
-        _section("What it looks like", _symptom(match(clues))),
+        _section("Where it began", _where(diagnosis.located)),
+        _section(f"The cells of {_who(finding)}, step by step", _table(await _cells(judge, schedule, finding))),
+        _section("Narrowing it down", _bullets([f"{step.name}: {step.sentence}" for step in diagnosis.outcomes])),
+        _section("What it looks like", _symptom(diagnosis.symptom)),
         f"Replay it, and again once it is fixed:\n\n  {again}",
     ]
     return Explanation("\n\n".join(part for part in parts if part), True)
@@ -92,6 +107,8 @@ async def _cells(judge: Judge, schedule: Schedule, finding: Finding) -> CellTabl
     who, factory = finding.submission, judge.factory
     if who is None:
         return CellTable(why="not shown: the finding names no request")
+    if finding.kind in (Kind.CRASHED, Kind.STALLED) and not isinstance(judge.stage, InProcess):
+        return CellTable(why="not shown: what breaks down in a process of its own is not run in this one")
     answer = emitted_by_submission(await judge.replay(schedule, audits=False)).get(who, [])
     if not answer:
         return CellTable(why="none: it was given no token")
@@ -122,13 +139,15 @@ def _who(finding: Finding) -> str:
     return "the victim" if finding.submission is None else f"request #{finding.submission}"
 
 
-def _where(located: Located) -> str:
+def _where(located: Located) -> list[str]:
     where = located.where
     if where is None:
-        return f"Not known: {located.why}."
+        return _wrapped(f"Not known: {located.why}.")
     if where.step is None:
-        return f"It shows in what the target says, not in an attention. Site: {where.site}"
-    return f"{where.what}. Everything before that agrees with the request alone. Site: {where.site}"
+        told = "It shows in what the target says, not in an attention."
+    else:
+        told = f"At {where.what}. Everything before that agrees with the request alone."
+    return [*_wrapped(told), f"Site: {where.site}"]
 
 
 def _table(cells: CellTable) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from fuzz.conductor import play
-from fuzz.watch import StepCells, Watch, Watching
+from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch, Watching
 from oracle.finding import Finding
 from oracle.reference import Reference
 from oracle.where import Departure, Part, Where, account_site
@@ -26,6 +26,7 @@ from targets.protocol import (
     Request,
     Schedule,
     Setting,
+    Trace,
     emitted_by_submission,
     submissions,
     with_requests,
@@ -45,22 +46,30 @@ class Located:
     steps: list[StepCells] = field(default_factory=list)
 
 
-async def locate(factory: Factory, references: References, schedule: Schedule, finding: Finding) -> Located:
+async def locate(
+    factory: Factory, references: References, schedule: Schedule, finding: Finding, trace: Trace = ()
+) -> Located:
     """Where a failure began, for a schedule that shows it.
+
+    Replays only for kinds that show in an attention or a slot: never what crashed or hung.
 
     Args:
         references: The reference in the precision of some settings, as `Judge.reference`.
+        trace: What happened; says what a stalled request was waiting for.
     """
-    if finding.kind not in ATTENDED:
-        trace = await play(factory, schedule) if finding.kind is Kind.STALLED else ()
-        site = account_site(finding, trace)
-        return Located(Where(site=site, part=Part.ACCOUNT, what=finding.what, submission=finding.submission))
-    if finding.submission is None:
-        return Located(why="the finding names no request")
-    try:
-        return await _locate(factory, references, schedule, finding.submission)
-    except Exception as error:  # a target's or a network's own oddity: no reason to lose the finding
-        return Located(why=f"looking for it raised {type(error).__name__}: {error}")
+    located = Located(why="the finding names no request")
+    if finding.submission is not None and finding.kind in (*ATTENDED, Kind.OWNERSHIP):
+        try:
+            located = await _locate(factory, references, schedule, finding.submission)
+        except Exception as error:  # a target's or a network's own oddity: no reason to lose the finding
+            located = Located(why=f"looking for it raised {type(error).__name__}: {error}")
+    if finding.kind in ATTENDED:
+        return located
+    where = located.where
+    if where is not None and where.part is Part.LENGTH:  # a complaint about cells: the row says how it came about
+        return Located(msgspec.structs.replace(where, site=f"slots: {where.site}"), steps=located.steps)
+    site = account_site(finding, trace)
+    return Located(Where(site=site, part=Part.ACCOUNT, what=finding.what, submission=finding.submission))
 
 
 async def watched(factory: Factory, references: References, schedule: Schedule, victim: int, to_the_end: bool) -> Watch:
@@ -81,14 +90,18 @@ async def _locate(factory: Factory, references: References, schedule: Schedule, 
         return Located(why=watch.why or "nothing departs beyond rounding", steps=watch.steps)
     told = found.part in (Part.LENGTH, Part.KEYS, Part.VALUES)
     shared = shares_cells(factory, schedule.settings) if told else None
-    site = found.cause + (", in storage that requests share" if shared else "")
+    site = found.cause
+    if shared:
+        whoever = shares_cells(factory, schedule.settings, alike=False)
+        who = "requests share" if whoever else "requests that begin alike share"
+        site = f"{MORE_CELLS if site == BEGINS_BEHIND else site}, in storage that {who}"
     where = Where(
         site=site,
         part=found.part,
         what=_sentence(victim, found, watch),
         submission=victim,
         step=watch.step,
-        token=len(watch.heard),
+        token=watch.token,
         layer=found.layer,
         head=found.head,
         position=found.position,
@@ -115,7 +128,7 @@ def _sentence(victim: int, found: Departure, watch: Watch) -> str:
         if number is not None
     ]
     numbers = "" if found.expected is None else f" is {found.actual:.6g}, alone {found.expected:.6g}"
-    owner = "" if found.owner is None else f" (of #{found.owner})"
+    owner = "" if found.owner is None else f" (#{found.owner}'s)"
     return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}; {found.cause}{owner}"
 
 
@@ -134,11 +147,13 @@ def _exact(factory: Factory, references: References, schedule: Schedule, answers
     return msgspec.structs.replace(with_requests(schedule, repeat), settings=exact)
 
 
-def shares_cells(factory: Factory, settings: Mapping[str, Setting]) -> bool | None:
+def shares_cells(factory: Factory, settings: Mapping[str, Setting], alike: bool = True) -> bool | None:
     """View or copy: whether two requests that run together have cells in common where their tokens differ.
 
-    On a fresh target: one memory, or one content. Their first token is the same, and its cell may rightly be shared.
-    None where the target does not let us look, or never runs two together.
+    On a fresh target: one memory, or one content. None where the target does not let us look, or never runs two together.
+
+    Args:
+        alike: Whether the two have their first token in common, whose cell they may then rightly share.
     """
     if not factory.control.inspect:
         return None
@@ -147,7 +162,7 @@ def shares_cells(factory: Factory, settings: Mapping[str, Setting]) -> bool | No
     for chosen in (dict(settings), {name: value for name, value in settings.items() if name in undrawn}):
         target = factory.open(chosen)
         target.submit(0, Request(prompt=tuple(ids[:3]), max_new_tokens=8))
-        target.submit(1, Request(prompt=(ids[0], *ids[3:]), max_new_tokens=8))
+        target.submit(1, Request(prompt=(ids[0 if alike else 3], *ids[3:]), max_new_tokens=8))
         target.step()
         target.step()
         cells = target.inspect().cells if isinstance(target, Inspectable) else {}

@@ -35,6 +35,8 @@ from targets.protocol import (
     Target,
 )
 
+MORE_CELLS = "length: more cells than its tokens"
+BEGINS_BEHIND = "length: it begins behind cells that are not its own"
 _CHECKSUM_STEPS = {torch.float64: 2.0**20, torch.float32: 2.0**8}
 """Cells are rounded to so many steps a unit before their checksum is taken, so that rounding hardly ever shows in it."""
 _CHECKSUM_STEPS_HALF = 2.0**2
@@ -61,7 +63,7 @@ class Watch:
     Attributes:
         heard: The victim's tokens so far.
         run: How many of its tokens have been through the network.
-        found: The first departure.
+        found, token: The first departure, and the index of the token that was being computed.
         why: Why there is no telling, where there is none.
     """
 
@@ -83,6 +85,7 @@ class Watch:
         self.heard: list[int] = []
         self.run = 0
         self.step = -1
+        self.token: int | None = None
         self.found: Departure | None = None
         self.why = ""
         self.steps: list[StepCells] = []
@@ -211,8 +214,8 @@ class Watch:
                 )
             )
         if row.first != first:
-            more = "more" if row.first > first else "fewer"
-            cause = f"length: {more} cells than its tokens"
+            cause = MORE_CELLS if row.first > first else "length: fewer cells than its tokens"
+            cause = BEGINS_BEHIND if first == 0 else cause
             self.find(Departure(Part.LENGTH, cause, position=first, expected=first, actual=row.first))
         if self.found is None:
             found = departure(self.expected, layers, first, count, told)
@@ -225,23 +228,25 @@ class Watch:
         if self.found is not None or self.why or event.logits is None or index >= len(self.logits):
             return
         bound = max(self.reference.bound, self.expected.relative * float(self.logits[index].abs().max()))
-        gap = (event.logits.double() - self.logits[index].double()).abs().max()
-        if bool(gap <= bound):
+        wanted, given = self.logits[index].double(), event.logits.to(self.logits.device).double()
+        if wanted.shape != given.shape or bool(((given - wanted).abs() <= bound).all()):
             return
+        worst = int((given - wanted).abs().nan_to_num(torch.inf).argmax())
         cause, owner = "result: nobody's", None
-        for source, given in (
+        for source, rows in (
             ("another request's, of the same step", [(other.submission, other.logits) for other in shown]),
             ("another request's, of an earlier step", self.streamed),
         ):
-            for who, logits in given:
+            for who, logits in rows:
                 if owner is None and who != self.victim and logits is not None and torch.equal(logits, event.logits):
                     cause, owner = f"result: {source}", who
-        self.find(Departure(Part.RESULT, cause, position=len(self.prompt) + index - 1, owner=owner))
+        position, numbers = len(self.prompt) + index - 1, (float(wanted[worst]), float(given[worst]))
+        self.find(Departure(Part.RESULT, cause, position=position, expected=numbers[0], actual=numbers[1], owner=owner))
 
     def find(self, found: Departure) -> None:
         """Keeps the first departure."""
         if self.found is None:
-            self.found = found
+            self.found, self.token = found, len(self.heard)
 
 
 class _Lazily(Mapping[int, list[Attention]]):

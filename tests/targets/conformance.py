@@ -17,6 +17,8 @@ from targets.protocol import (
     Emitted,
     Factory,
     Finished,
+    Inspectable,
+    Inspection,
     Op,
     Refused,
     Request,
@@ -135,6 +137,26 @@ def what_is_declared_is_kept(factory: Factory) -> None:
         assert heard_by[4] == 1, f"#1 was named, and #{heard_by[4]} got a token"
 
 
+def an_inspection_is_of_the_last_step(factory: Factory) -> None:
+    """Where a target says whose its rows are: the first step's are whole prompts, the next one's the tokens they gave."""
+    target = factory.open({})
+    assert factory.control.inspect == isinstance(target, Inspectable), "`inspect` is there exactly where it is declared"
+    if not isinstance(target, Inspectable):
+        return
+    asked = requests(factory)[:3]
+    for submission, request in enumerate(asked):
+        target.submit(submission, request)
+    first = {event.submission: event.token for event in target.step() if isinstance(event, Emitted)}
+    for submission in first:
+        assert row_of(target.inspect(), submission) == (0, asked[submission].prompt), f"#{submission} runs its prompt"
+        length, run = target.inspect().cells[submission].keys[0].shape[1], len(asked[submission].prompt)
+        assert length == run, f"#{submission} has {length} cells, and {run} of its tokens were run"
+    target.step()
+    for submission, token in first.items():
+        told = row_of(target.inspect(), submission)
+        assert told == (len(asked[submission].prompt), (token,)), f"#{submission} runs {token}, and {told} is told"
+
+
 CLAIMS: tuple[Callable[[Factory], None], ...] = (
     the_ladder_is_climbed,
     two_replays_are_the_same,
@@ -144,6 +166,7 @@ CLAIMS: tuple[Callable[[Factory], None], ...] = (
     everything_ends,
     nothing_is_held_at_the_end,
     what_is_declared_is_kept,
+    an_inspection_is_of_the_last_step,
 )
 
 
@@ -161,6 +184,13 @@ def requests(factory: Factory) -> list[Request]:
 def a_step_apart(asked: Sequence[Request]) -> list[Op]:
     """Each request handed in a step after the one before."""
     return [op for request in asked for op in (Submit(request), Step())]
+
+
+def row_of(inspection: Inspection, submission: int) -> tuple[int, tuple[int, ...]]:
+    """How many cells stood before a request's row, and its new tokens."""
+    rows = [row for forward in inspection.forwards for row in forward if row.submission == submission]
+    assert len(rows) == 1, f"#{submission} has {len(rows)} rows in the last step"
+    return rows[0].first, rows[0].tokens
 
 
 def accepts(factory: Factory, settings: Mapping[str, Setting]) -> bool:

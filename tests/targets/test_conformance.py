@@ -49,6 +49,7 @@ def test_the_ladder_breaks_at_two_where_the_cache_is_in_the_module() -> None:
         ("state-by-client-id", conformance.ids_may_be_reused, "six requests of one id, live together: #"),
         ("token-lost-on-finish", conformance.everything_ends, "10 requests: #0 was streamed "),
         ("cancel-never-frees", conformance.nothing_is_held_at_the_end, "held at the end: "),
+        ("global-cache-appended", conformance.an_inspection_is_of_the_last_step, "#0 has 13 cells, and 3 of its tokens"),
     ],
 )
 def test_a_planted_fault_breaks_a_claim(tiny: Model, fault: str, claim: Callable[[Factory], None], sentence: str) -> None:
