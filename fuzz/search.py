@@ -39,6 +39,7 @@ class Failure:
         signature: Kind, check and what happens in the minimal schedule: one bug, one signature.
         trace_digest: Of the minimal schedule's trace, so that a replay can be compared bit for bit.
         found_after: Schedules until the first one that showed it, itself included.
+        first: The finding before shrinking, on the schedule as it was generated.
     """
 
     signature: str
@@ -49,6 +50,7 @@ class Failure:
     trace_digest: str
     found_after: int
     found_after_s: float
+    first: Finding | None = None
 
 
 @dataclass
@@ -172,12 +174,12 @@ class Search:
             return await self.judge.same(candidate, finding.kind, finding.check)
 
         shrunk = await shrink(schedule, finding, self.factory.knobs, self.settings, evaluate)
-        failure = await self.name(shrunk, found_after)
+        failure = await self.name(shrunk, found_after, finding)
         if failure is not None and all(known.signature != failure.signature for known in self.tally.failures):
             self.tally.failures.append(failure)
             self.on_failure(failure)
 
-    async def name(self, shrunk: Shrunk, found_after: int) -> Failure | None:
+    async def name(self, shrunk: Shrunk, found_after: int, first: Finding) -> Failure | None:
         """Judges the minimal schedule once more, thoroughly, and gives the failure its signature."""
         judgement = await self.judge.judge(shrunk.schedule, thorough=True)
         finding = next(
@@ -207,4 +209,5 @@ class Search:
             trace_digest=digest(judgement.trace),
             found_after=found_after,
             found_after_s=self.tally.seconds,
+            first=first,
         )
