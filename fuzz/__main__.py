@@ -186,7 +186,7 @@ def replay(paths: tuple[Path, ...], own: str | None, json_path: Path | None) -> 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def faults(as_json: bool) -> None:
-    """List the planted bugs, and the quirks that `--fault` plants as well and that are none."""
+    """List the planted bugs; as text, also the quirks that `--fault` plants as well and that are none."""
     from targets.faults import FAULTS, QUIRKS
     from targets.protocol import format_schedule
 
@@ -194,7 +194,6 @@ def faults(as_json: bool) -> None:
         rows = [
             {
                 "name": fault.name,
-                "bug": True,
                 "class": fault.group,
                 "modelled_on": fault.modelled_on,
                 "what": fault.doc,
@@ -205,17 +204,6 @@ def faults(as_json: bool) -> None:
                 "smallest": {kind.value: schedule for kind, schedule in fault.smallest.items()},
             }
             for fault in FAULTS.values()
-        ]
-        rows += [
-            {
-                "name": quirk.name,
-                "bug": False,
-                "class": quirk.group,
-                "modelled_on": quirk.modelled_on,
-                "what": quirk.doc,
-                "models": quirk.models,
-            }
-            for quirk in QUIRKS.values()
         ]
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
         return

@@ -58,7 +58,7 @@ def draw(responses: Sequence[Response], model: str, path: Path) -> None:
     dtypes = list(dict.fromkeys(response.dtype for response in responses))
     columns = min(2, len(dtypes))
     rows = -(-len(dtypes) // columns)
-    figure = Figure(figsize=(4.6 * columns + 0.4, 3.1 * rows + 1.1), layout="constrained", dpi=150)
+    figure = Figure(figsize=(4.6 * columns + 0.4, 3.3 * rows + 1.0), layout="constrained", dpi=150)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
     for panel, dtype in zip(panels, dtypes, strict=False):
         mine = [response for response in responses if response.dtype == dtype and response.share and response.exposed]
@@ -73,10 +73,11 @@ def draw(responses: Sequence[Response], model: str, path: Path) -> None:
         panel.set_xscale("log")
         panel.set_ylim(-5, 107)
         panel.grid(visible=True, linewidth=0.4, color="#cccccc")
+        panel.set_xlabel("leaked share of the neighbour's V (1 = all of it)", fontsize=9)
+        panel.set_ylabel("exposed requests noticed (%)", fontsize=9)
+        panel.tick_params(labelbottom=True, labelleft=True)
     for panel in panels[len(dtypes) :]:
         panel.remove()
     figure.suptitle(f"Who still sees a share of a neighbour's V? Model {model}", fontsize=12)
-    figure.supxlabel("leaked share of the neighbour's V (1 = all of it, log scale)", fontsize=10)
-    figure.supylabel("exposed requests noticed (%)", fontsize=10)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
