@@ -228,7 +228,7 @@ def explain(path: Path, own: str | None, **later: Any) -> int:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def faults(as_json: bool) -> None:
-    """List the planted bugs, and the quirks that `--fault` plants as well and that are none."""
+    """List the planted bugs; as text, also the quirks that `--fault` plants as well and that are none."""
     from targets.faults import FAULTS, QUIRKS
     from targets.protocol import format_schedule
 
@@ -236,7 +236,6 @@ def faults(as_json: bool) -> None:
         rows = [
             {
                 "name": fault.name,
-                "bug": True,
                 "class": fault.group,
                 "modelled_on": fault.modelled_on,
                 "what": fault.doc,
@@ -247,17 +246,6 @@ def faults(as_json: bool) -> None:
                 "smallest": {kind.value: schedule for kind, schedule in fault.smallest.items()},
             }
             for fault in FAULTS.values()
-        ]
-        rows += [
-            {
-                "name": quirk.name,
-                "bug": False,
-                "class": quirk.group,
-                "modelled_on": quirk.modelled_on,
-                "what": quirk.doc,
-                "models": quirk.models,
-            }
-            for quirk in QUIRKS.values()
         ]
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
         return
@@ -341,8 +329,9 @@ def _figures(measure: Callable[[int], dict[str, float]], schedules: int, json_pa
 @click.option("--trials", type=_Number(int, 1, 1000), default=10, show_default=True, help="Seeds a fault.")
 @click.option("--seed", type=_Number(int, 0, 1e15), default=0, show_default=True, help="The first seed.")
 @click.option("--schedules", type=_Number(int, 1, 1e6), default=500, show_default=True, help="Give up after so many.")
+@click.option("--dtype", default="float64", show_default=True, help="As for `slotfuzz run`.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every trial as JSON.")
-def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int, json_path: Path | None) -> int:
+def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int, dtype: str, json_path: Path | None) -> int:
     """Each planted bug alone: schedules to the first failure, what it shrinks to, and evaluations; 1 if one is missed."""
     from fuzz.bench import shrinking
     from fuzz.report import format_trials
@@ -351,9 +340,10 @@ def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int,
     from targets.faults import FAULTS, find_faults
 
     set_threads()
+    _check_dtype(dtype)
     _check_file(json_path)
     found = []
-    for trial in shrinking(find_faults(names or tuple(FAULTS)), range(seed, seed + trials), schedules):
+    for trial in shrinking(find_faults(names or tuple(FAULTS)), range(seed, seed + trials), schedules, dtype):
         found.append(trial)
         if trial.seed == seed + trials - 1:
             click.echo(format_trials([other for other in found if other.fault == trial.fault]))
@@ -383,8 +373,7 @@ def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: P
         _check_file(plot, "--plot")
         check_picture(plot)
     for dtype in dtypes:
-        if dtype not in DTYPES:
-            raise _bad("--dtype", "one of " + ", ".join(DTYPES), dtype)
+        _check_dtype(dtype)
     found = find_model(model)
     click.echo(HEADING)
     measured = []
@@ -399,6 +388,13 @@ def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: P
     if plot is not None:
         draw(measured, found.name, plot)
     return int(not holds(measured, named))
+
+
+def _check_dtype(dtype: str) -> None:
+    from targets.models import DTYPES
+
+    if dtype not in DTYPES:
+        raise _bad("--dtype", "one of " + ", ".join(DTYPES), dtype)
 
 
 def _refuse(later: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from fuzz.conductor import run_trio
 from fuzz.followup import Failure
 from fuzz.judge import Judge
-from fuzz.search import Limits, Search
+from fuzz.search import Limits, Search, Tally
 from fuzz.shrink import sort_key
 from fuzz.stage import InProcess
 from fuzz.strategies import Space, batches, schedules
@@ -22,7 +22,7 @@ from oracle.checks import ROUTINE
 from oracle.finding import Report
 from oracle.reference import Reference
 from targets.faults import Fault
-from targets.protocol import CheckName, Factory, Request, Schedule, Setting, emitted_by_submission, submissions
+from targets.protocol import CheckName, Factory, Kind, Request, Schedule, Setting, emitted_by_submission, submissions
 from targets.registry import TargetSpec, build
 
 WORKLOAD_SEED = 0
@@ -105,7 +105,12 @@ class Trial(msgspec.Struct, frozen=True):
 
     Attributes:
         schedules: Until it was found; None if it was not.
-        kind, check: What it came out as.
+        kind, check, site: What it came out as.
+        kind_first: What it was called before it was shrunk.
+        right_first, right: Whether every failure up to there had a kind that the fault declares, before it was shrunk and
+            after; a minimal schedule that passed when it was judged again is none.
+        source_right: Whether the neighbour that is named is the one whose content came across. Known without any swap where
+            the minimal schedule has two requests, for then it is the other one; None where it has more, or is no leak.
         wrong: Signatures of other failures on the way: a kind or a check that the fault does not declare.
         requests, tokens: Size of the minimal schedule, and over the smallest known one of that kind.
     """
@@ -116,6 +121,11 @@ class Trial(msgspec.Struct, frozen=True):
     seconds: float
     kind: str = ""
     check: str = ""
+    site: str = ""
+    kind_first: str = ""
+    right_first: bool = False
+    right: bool = False
+    source_right: bool | None = None
     wrong: tuple[str, ...] = ()
     evaluations: int = 0
     minimal: bool = False
@@ -125,26 +135,29 @@ class Trial(msgspec.Struct, frozen=True):
     tokens_over: int = 0
 
 
-def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int) -> Iterator[Trial]:
-    """Each fault alone: how soon it is found, what it shrinks to, and what that took."""
+def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int, dtype: str) -> Iterator[Trial]:
+    """Each fault alone, in one dtype: how soon it is found, what it shrinks to, and what that took."""
     for fault, seed in itertools.product(faults, seeds):
         spec = TargetSpec(model=fault.models[0], faults=(fault.name,))
         factory = build(spec)
         stage = InProcess(factory, functools.partial(build, spec))
-        search = Search(factory, seed, Limits(schedules=schedules_max), dict(fault.settings), stage=stage)
+        settings = dict(fault.settings) if dtype == "float64" else {**fault.settings, "dtype": dtype}
+        search = Search(factory, seed, Limits(schedules=schedules_max), settings, stage=stage)
         search.enough = functools.partial(_is_rightful, fault)
         started = time.perf_counter()
         tally = run_trio(search.run)
-        yield _trial(fault, seed, tally.failures, time.perf_counter() - started)
+        yield trial_of(fault, seed, tally, time.perf_counter() - started)
 
 
 def _is_rightful(fault: Fault, failure: Failure) -> bool:
     return failure.finding.kind in fault.kinds and failure.finding.check in fault.checks
 
 
-def _trial(fault: Fault, seed: int, failures: list[Failure], seconds: float) -> Trial:
-    wrong = []
-    for failure in failures:
+def trial_of(fault: Fault, seed: int, tally: Tally, seconds: float) -> Trial:
+    """What a search that ended with the first rightful failure says of a fault."""
+    wrong: list[str] = []
+    kinds = [(failure.first.kind, failure.finding.kind) for failure in tally.failures]
+    for failure in tally.failures:
         finding = failure.finding
         if not _is_rightful(fault, failure):
             wrong.append(failure.signature)
@@ -157,6 +170,11 @@ def _trial(fault: Fault, seed: int, failures: list[Failure], seconds: float) -> 
             seconds=seconds,
             kind=finding.kind,
             check=finding.check,
+            site=failure.site,
+            kind_first=failure.first.kind,
+            right_first=all(first in fault.kinds for first, _ in kinds),
+            right=all(last in fault.kinds for _, last in kinds) and not tally.unstable,
+            source_right=_source_right(failure),
             wrong=tuple(wrong),
             evaluations=failure.evaluations,
             minimal=failure.minimal,
@@ -166,6 +184,14 @@ def _trial(fault: Fault, seed: int, failures: list[Failure], seconds: float) -> 
             tokens_over=size[1] - known[1],
         )
     return Trial(fault=fault.name, seed=seed, schedules=None, seconds=seconds, wrong=tuple(wrong))
+
+
+def _source_right(failure: Failure) -> bool | None:
+    """Whether the only neighbour there is is the one that is named; None where there are several, or nothing leaked."""
+    finding = failure.finding
+    if finding.kind is not Kind.LEAK or len(submissions(failure.schedule)) != 2:
+        return None
+    return {finding.submission, *finding.sources} == {0, 1} and len(finding.sources) == 1
 
 
 def _judged(factory: Factory, workload: list[Schedule], checks: Collection[CheckName]) -> dict[str, float]:

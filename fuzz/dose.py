@@ -193,13 +193,13 @@ def _by_reference(case: Case, victims: Sequence[int]) -> dict[str, set[int]]:
 
 
 def _swap(case: Case, victim: int) -> Generator[Schedule, Trace, object]:
-    """One victim, all others exchanged; what they share with it as well, where that changes nothing else."""
+    """One victim, all others exchanged; where that shows nothing, what they share with its prompt is exchanged as well."""
     others = [other for other in range(len(case.requests)) if other != victim]
     change = yield from compare(case, [victim], others)
     if isinstance(change, Change):
         return change
     everything = yield from compare(case, [victim], others, keep_shared=False)
-    return everything if isinstance(everything, Change) else change
+    return everything if change is UNDECIDED or isinstance(everything, Change) else change
 
 
 async def _named(leaky: _Leaky, workload: Sequence[Schedule]) -> Naming:

@@ -13,13 +13,28 @@ from fuzz.dose import WAYS, Naming, Response
 from targets.protocol import BadInput
 
 SUFFIXES = (".png", ".svg")
-# Okabe and Ito's colours, which colour-blind readers tell apart; markers and dashes say the same without colour.
+# Okabe and Ito's colours, which colour-blind readers tell apart; markers and dashes say the same without colour. Two of the
+# lines are broad with hollow markers and drawn first, because they often run under the two thin ones.
 _STYLES = {
-    "tokens": ("#E69F00", "o", ":", "a token is not the one alone"),
-    "regret": ("#D55E00", "s", "--", "its regret is beyond rounding"),
-    "logits": ("#0072B2", "^", "-.", "its logits are beyond rounding"),
-    "swap": ("#000000", "D", "-", "its bits change under the swap"),
+    "tokens": {"color": "#E69F00", "marker": "o", "linestyle": "-", "linewidth": 4, "label": "a token is not the one alone"},
+    "swap": {"color": "#56B4E9", "marker": "D", "linestyle": "-", "linewidth": 4, "label": "its bits change under the swap"},
+    "regret": {
+        "color": "#D55E00",
+        "marker": "s",
+        "linestyle": "--",
+        "linewidth": 1.5,
+        "label": "its regret is beyond rounding",
+    },
+    "logits": {
+        "color": "#000000",
+        "marker": "^",
+        "linestyle": "-.",
+        "linewidth": 1.5,
+        "label": "its logits are beyond rounding",
+    },
 }
+_HOLLOW = {"markersize": 9, "markerfacecolor": "white", "markeredgewidth": 2}
+_FILLED = {"markersize": 4}
 
 HEADING = f"{'dtype':<9} {'share':>6} {'exposed':>8} {'lost':>5}  " + "  ".join(f"{way:>12}" for way in WAYS) + "  undecided"
 
@@ -58,25 +73,24 @@ def draw(responses: Sequence[Response], model: str, path: Path) -> None:
     dtypes = list(dict.fromkeys(response.dtype for response in responses))
     columns = min(2, len(dtypes))
     rows = -(-len(dtypes) // columns)
-    figure = Figure(figsize=(4.6 * columns + 0.4, 3.1 * rows + 1.1), layout="constrained", dpi=150)
+    figure = Figure(figsize=(4.6 * columns + 0.4, 3.3 * rows + 1.0), layout="constrained", dpi=150)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
     for panel, dtype in zip(panels, dtypes, strict=False):
         mine = [response for response in responses if response.dtype == dtype and response.share and response.exposed]
         shares = [response.share for response in mine]
-        for size, way in zip((5, 5, 5, 9), WAYS, strict=True):
-            colour, marker, dashes, label = _STYLES[way]
+        for way, style in _STYLES.items():
             noticed = [100 * response.seen[way] / response.exposed for response in mine]
-            look = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": size, "label": label}
-            panel.plot(shares, noticed, linewidth=1.5, markerfacecolor="none" if way == "swap" else colour, **look)
+            panel.plot(shares, noticed, **style, **(_HOLLOW if way in ("tokens", "swap") else _FILLED))
         exposed = [response.exposed for response in mine]
         panel.set_title(f"{dtype}: {min(exposed, default=0)} to {max(exposed, default=0)} exposed requests", fontsize=10)
         panel.set_xscale("log")
         panel.set_ylim(-5, 107)
         panel.grid(visible=True, linewidth=0.4, color="#cccccc")
+        panel.set_xlabel("leaked share of the neighbour's V (1 = all of it)", fontsize=9)
+        panel.set_ylabel("exposed requests noticed (%)", fontsize=9)
+        panel.tick_params(labelbottom=True, labelleft=True)
     for panel in panels[len(dtypes) :]:
         panel.remove()
     figure.suptitle(f"Who still sees a share of a neighbour's V? Model {model}", fontsize=12)
-    figure.supxlabel("leaked share of the neighbour's V (1 = all of it, log scale)", fontsize=10)
-    figure.supylabel("exposed requests noticed (%)", fontsize=10)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

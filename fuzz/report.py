@@ -179,11 +179,14 @@ def format_trials(trials: Sequence[Trial], name: str = "") -> str:
     evaluations = [trial.evaluations for trial in found]
     close = sum(trial.requests_over <= 1 and trial.tokens_over <= 2 for trial in found)
     kinds = " ".join(sorted({trial.kind for trial in found}))
+    before, after = sum(trial.right_first for trial in found), sum(trial.right for trial in found)
+    sources = [trial.source_right for trial in found if trial.source_right is not None]
     return (
         f"{line}  after {median(trial.schedules or 0 for trial in found):g} schedules (worst "
         f"{max(trial.schedules or 0 for trial in found)})  evaluations {median(evaluations):g} (worst {max(evaluations)})  "
         f"minimal {sum(trial.minimal for trial in found)}  near the smallest {close}  "
-        f"wrong kind or check {sum(bool(trial.wrong) for trial in trials)}  {kinds}"
+        f"wrong kind or check {sum(bool(trial.wrong) for trial in trials)}  "
+        f"kind right before shrinking {before}, after {after}  source right {sum(sources)} of {len(sources)}  {kinds}"
     )
 
 

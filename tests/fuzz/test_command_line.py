@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from fuzz.__main__ import main
 from fuzz.mechanisms import MECHANISMS
 from fuzz.repro import Repro, load, save
-from targets.faults import FAULTS
+from targets.faults import FAULTS, QUIRKS
 from targets.protocol import Schedule
 from targets.registry import TargetSpec
 
@@ -204,6 +204,7 @@ def test_faults_lists_every_planted_bug() -> None:
             msgspec.convert(schedule, Schedule)
     text = slotfuzz("faults").stdout
     assert all(f"{name}  (" in text for name in FAULTS)
+    assert all(f"{name}  (rounding; no bug: nothing may be found)" in text for name in QUIRKS)
 
 
 def test_targets_lists_the_built_in_one_with_its_knobs() -> None:
