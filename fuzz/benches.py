@@ -1,0 +1,116 @@
+"""`slotfuzz bench`: slotfuzz measured against itself, from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from fuzz.commandline import Number, check_dtype, check_file
+
+
+@click.group()
+def bench() -> None:
+    """Measure slotfuzz itself."""
+
+
+@bench.command("speed")
+@click.option("--schedules", type=Number(int, 1, 1e6), default=200, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench_speed(schedules: int, json_path: Path | None) -> None:
+    """Tokens checked a second, and the share of the time that is not spent in forwards."""
+    from fuzz.bench import speed
+
+    _figures(speed, schedules, json_path)
+
+
+@bench.command("sanitize")
+@click.option("--schedules", type=Number(int, 1, 1e6), default=100, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench_sanitize(schedules: int, json_path: Path | None) -> None:
+    """What --sanitize costs: the same schedules judged with and without it, in turn."""
+    from fuzz.bench import sanitizing
+
+    _figures(sanitizing, schedules, json_path)
+
+
+def _figures(measure: Callable[[int], dict[str, float]], schedules: int, json_path: Path | None) -> None:
+    """Measures, prints a figure a line, and writes them down."""
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+
+    set_threads()
+    check_file(json_path)
+    figures = measure(schedules)
+    for name, value in figures.items():
+        click.echo(f"{name:<44} {value:.3f}")
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
+
+
+@bench.command("shrink")
+@click.option("--fault", "names", multiple=True, help="Only this planted bug; may be repeated.  [default: all]")
+@click.option("--trials", type=Number(int, 1, 1000), default=10, show_default=True, help="Seeds a fault.")
+@click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True, help="The first seed.")
+@click.option("--schedules", type=Number(int, 1, 1e6), default=500, show_default=True, help="Give up after so many.")
+@click.option("--dtype", default="float64", show_default=True, help="As for `slotfuzz run`.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every trial as JSON.")
+def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int, dtype: str, json_path: Path | None) -> int:
+    """Each planted bug alone: schedules to the first failure, what it shrinks to, and evaluations; 1 if one is missed."""
+    from fuzz.bench import shrinking
+    from fuzz.report import format_trials
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from targets.faults import FAULTS, find_faults
+
+    set_threads()
+    check_dtype(dtype)
+    check_file(json_path)
+    found = []
+    for trial in shrinking(find_faults(names or tuple(FAULTS)), range(seed, seed + trials), schedules, dtype):
+        found.append(trial)
+        if trial.seed == seed + trials - 1:
+            click.echo(format_trials([other for other in found if other.fault == trial.fault]))
+    click.echo(format_trials(found, "all"))
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1))
+    return int(any(trial.schedules is None for trial in found))
+
+
+@bench.command("dose")
+@click.option("--model", default="tiny", show_default=True, help="As for `slotfuzz run`.")
+@click.option("--schedules", type=Number(int, 1, 1e6), default=16, show_default=True, help="For each dtype and share.")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.  [default: all four]")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the counts as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw them, .png or .svg (needs slotfuzz[plot]).")
+def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: Path | None, plot: Path | None) -> int:
+    """How small a leak each check still sees; 1 if the swap misses one of a thousandth or more, or a source is misnamed."""
+    from fuzz.dose import NAMED_SCHEDULES, holds, naming, responses
+    from fuzz.dose_picture import HEADING, check_picture, draw, format_naming, format_response
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from targets.models import DTYPES, find_model
+
+    set_threads()
+    check_file(json_path)
+    if plot is not None:
+        check_file(plot, "--plot")
+        check_picture(plot)
+    for dtype in dtypes:
+        check_dtype(dtype)
+    found = find_model(model)
+    click.echo(HEADING)
+    measured = []
+    for response in responses(found, schedules, tuple(dict.fromkeys(dtypes)) or tuple(DTYPES)):
+        measured.append(response)
+        click.echo(format_response(response))
+    named = naming(found, NAMED_SCHEDULES)
+    click.echo(format_naming(named))
+    if json_path is not None:
+        figures = {"model": found.identity, "schedules": schedules, "responses": measured, "naming": named}
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    if plot is not None:
+        draw(measured, found.name, plot)
+    return int(not holds(measured, named))

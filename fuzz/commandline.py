@@ -1,0 +1,119 @@
+"""What the commands share: how a user's mistake is said, numbers in a range, settings, files to write.
+
+Nothing here imports torch before a command runs: `--help` should not wait for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+NOT_YET = {
+    "workers": "more than one worker",
+    "python": "engines in another interpreter",
+    "resume": "going on with an interrupted campaign",
+    "html": "an explanation as a page",
+    "script": "a failure as a script of its own",
+}
+
+
+def bad(name: str, rule: str, got: object, where: str = "") -> Exception:
+    """A user's mistake. Imported late, as everything that brings torch."""
+    from targets.protocol import BadInput
+
+    return BadInput(name, rule, got, where)
+
+
+class Group(click.Group):
+    """Says a user's mistake in one sentence and exits with 2, without usage lines and without a traceback."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a command and exits with its code."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except click.NoSuchOption as error:
+            click.echo(f"option must be one that the command has (see --help), got {error.option_name}", err=True)
+            code = 2
+        except click.MissingParameter as error:
+            name = "argument" if error.param is None else error.param.make_metavar(error.ctx or click.Context(self))
+            click.echo(f"{name} must be given, got nothing (see --help)", err=True)
+            code = 2
+        except click.ClickException as error:
+            click.echo(" ".join(error.format_message().split()), err=True)
+            code = 2
+        except click.Abort:
+            click.echo("stopped", err=True)
+            code = 130
+        except ValueError as error:
+            if type(error).__name__ != "BadInput":
+                raise
+            click.echo(" ".join(str(error).split()), err=True)
+            code = 2
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class Number(click.ParamType[Any]):
+    """A number in a range, refused in our own words."""
+
+    name = "number"
+
+    def __init__(self, kind: type[int] | type[float], low: float, high: float) -> None:
+        self.kind = kind
+        self.low = low
+        self.high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads what was typed; raises BadInput."""
+        option = "number" if param is None else param.opts[0]
+        rule = f"a {'whole ' if self.kind is int else ''}number in {self.low:,g}..{self.high:,g}"
+        try:
+            number = self.kind(value)
+        except (TypeError, ValueError) as error:
+            raise bad(option, rule, value) from error
+        if not self.low <= number <= self.high:
+            raise bad(option, rule, value)
+        return number
+
+
+def refuse(later: dict[str, Any]) -> None:
+    """Refuses flags of what is not built yet."""
+    for name, value in later.items():
+        if value:
+            raise bad(f"--{name}", f"left out ({NOT_YET[name]} is not built yet)", value)
+
+
+def check_file(path: Path | None, option: str = "--json") -> None:
+    """Refuses a file to write that can't be one, before any work is done."""
+    if path is not None and ((path.exists() and not path.is_file()) or not path.absolute().parent.is_dir()):
+        raise bad(option, "a plain file in a folder that exists", path)
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuses what is no dtype."""
+    from targets.models import DTYPES
+
+    if dtype not in DTYPES:
+        raise bad("--dtype", "one of " + ", ".join(DTYPES), dtype)
+
+
+def read_settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:
+    """Settings from --set and from the flags that stand for a knob."""
+    by_name = {knob.name: knob for knob in knobs}
+    words = [(name, value, f"--{name}") for name, value in flags.items() if value is not None]
+    for word in sets:
+        name, separator, value = word.partition("=")
+        if not separator:
+            raise bad("--set", "KNOB=VALUE", word)
+        words.append((name, value, "--set"))
+    settings: dict[str, Any] = {}
+    for name, text, where in words:
+        if name not in by_name:
+            raise bad("knob", "one of " + ", ".join(by_name), name, where)
+        if name in settings:
+            raise bad("knob", "set once", name, where)
+        settings[name] = by_name[name].parse(text, where)
+    return settings
