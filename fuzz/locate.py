@@ -128,8 +128,9 @@ def _sentence(victim: int, found: Departure, watch: Watch) -> str:
         if number is not None
     ]
     numbers = "" if found.expected is None else f" is {found.actual:.6g}, alone {found.expected:.6g}"
+    cause = found.cause.partition(": ")[2]
     owner = "" if found.owner is None else f" (#{found.owner}'s)"
-    return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}; {found.cause}{owner}"
+    return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}: {cause}{owner}"
 
 
 def _exact(factory: Factory, references: References, schedule: Schedule, answers: Mapping[int, tuple[int, ...]]) -> Schedule:
