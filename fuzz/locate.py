@@ -14,7 +14,8 @@ import msgspec
 import torch
 
 from fuzz.conductor import play
-from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch, Watching
+from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch
+from fuzz.watching import Watching
 from oracle.finding import Finding
 from oracle.reference import Reference
 from oracle.where import Departure, Part, Where, account_site
