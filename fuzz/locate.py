@@ -14,7 +14,8 @@ import msgspec
 import torch
 
 from fuzz.conductor import play
-from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch, Watching
+from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch
+from fuzz.watching import Watching
 from oracle.finding import Finding
 from oracle.reference import Reference
 from oracle.where import Departure, Part, Where, account_site
@@ -128,8 +129,9 @@ def _sentence(victim: int, found: Departure, watch: Watch) -> str:
         if number is not None
     ]
     numbers = "" if found.expected is None else f" is {found.actual:.6g}, alone {found.expected:.6g}"
+    cause = found.cause.partition(": ")[2]
     owner = "" if found.owner is None else f" (#{found.owner}'s)"
-    return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}; {found.cause}{owner}"
+    return f"{', '.join(places)}: {found.part} of request #{victim}{numbers}: {cause}{owner}"
 
 
 def _exact(factory: Factory, references: References, schedule: Schedule, answers: Mapping[int, tuple[int, ...]]) -> Schedule:

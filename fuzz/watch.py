@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 import torch
@@ -22,17 +21,12 @@ from targets.protocol import (
     Admitted,
     Emitted,
     Event,
-    Factory,
     Finished,
     Freed,
-    Inspectable,
     Inspection,
-    Reason,
     Refused,
     Request,
     Row,
-    Setting,
-    Target,
 )
 
 MORE_CELLS = "length: more cells than its tokens"
@@ -269,58 +263,6 @@ class _Lazily(Mapping[int, list[Attention]]):
 
     def __len__(self) -> int:
         return len(self._sequences)
-
-
-class Watching:
-    """A factory like another one, whose targets are watched; as much of a `Factory` as a replay asks for."""
-
-    def __init__(self, factory: Factory, watch: Watch) -> None:
-        self._factory = factory
-        self._watch = watch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._factory, name)
-
-    def open(self, settings: Mapping[str, Setting]) -> _Watched:
-        """A fresh target under the watch."""
-        return _Watched(self._factory.open(settings), self._factory.control.inspect, self._watch)
-
-
-class _Watched:
-    """A target that is stepped under the probe; all else it does is its own."""
-
-    def __init__(self, target: Target, inspects: bool, watch: Watch) -> None:
-        self.target = target
-        self.inspects = inspects and isinstance(target, Inspectable)
-        self.watch = watch
-        self.audit = target.audit
-        self.close = target.close
-
-    def submit(self, submission: int, request: Request) -> list[Event]:
-        """As the target's."""
-        events = self.target.submit(submission, request)
-        self.watch.told(events)
-        return events
-
-    def cancel(self, submission: int, reason: Reason) -> list[Event]:
-        """As the target's."""
-        events = self.target.cancel(submission, reason)
-        self.watch.told(events)
-        return events
-
-    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
-        """As the target's; looked at if there still is something to find."""
-        if self.watch.over:
-            return self.target.step(rows)
-        probe = Probe()
-        with probe:
-            events = self.target.step(rows)
-        try:
-            inspection = self.target.inspect() if self.inspects and isinstance(self.target, Inspectable) else None
-            self.watch.stepped(events, probe.take(), inspection)
-        except Exception as error:  # looking must not become part of what is looked at
-            self.watch.why = f"looking at step {self.watch.step} raised {type(error).__name__}: {error}"
-        return events
 
 
 def _checksum(attention: Attention) -> int:

@@ -105,8 +105,8 @@ What proves it
     request #1 change
 
 Where it began
-  At step 1, position 0: result of request #1 is -4.22236, alone 2.03193; result: another request's,
-  of an earlier step (#0's). Everything before that agrees with the request alone.
+  At step 1, position 0: result of request #1 is -4.22236, alone 2.03193: another request's, of an
+  earlier step (#0's). Everything before that agrees with the request alone.
   Site: result: another request's, of an earlier step
 
 The cells of request #1, step by step

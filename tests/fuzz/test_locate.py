@@ -12,7 +12,8 @@ from fuzz.conductor import play, replay, run_trio
 from fuzz.judge import Judge
 from fuzz.locate import Located, locate, shares_cells, watched
 from fuzz.probe import Probe
-from fuzz.watch import Watch, Watching
+from fuzz.watch import Watch
+from fuzz.watching import Watching
 from oracle.finding import Finding
 from targets import attention
 from targets.attention import AttentionFactory, Server
