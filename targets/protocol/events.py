@@ -73,7 +73,7 @@ class Freed(msgspec.Struct, frozen=True, tag=True):
     slot: int
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Holding(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What one slot holds. `cells` are the positions written for the owner, `visible` those its next query may see.
 
     Attributes:
