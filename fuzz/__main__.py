@@ -153,13 +153,16 @@ def explain(path: Path, own: str | None, **later: Any) -> int:
     refuse(later)
     from fuzz.conductor import run_trio
     from fuzz.explain import explain as explain_repro
-    from fuzz.judge import Judge
     from fuzz.replaying import Replayer
     from fuzz.run import set_threads
 
     set_threads()
-    repro, factory = Replayer(own).open(path)
-    explanation = run_trio(explain_repro, Judge(factory), repro, path)
+    replayer = Replayer(own)
+    repro, factory = replayer.open(path)
+    try:
+        explanation = run_trio(explain_repro, replayer.judge(repro.target, factory), repro, path)
+    finally:
+        replayer.close()
     click.echo(explanation.text)
     return 0 if explanation.fails else 1
 

@@ -11,29 +11,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fuzz.edits import keep_requests, with_ops
+from fuzz.edits import keep_requests
 from fuzz.judge import Judge
 from fuzz.locate import ATTENDED, Located
+from oracle.diagnose import serialised
 from oracle.finding import Finding
 from oracle.where import Part
 from targets.protocol import (
     Admitted,
-    Cancel,
     CheckName,
     Finished,
-    Op,
     Request,
     Schedule,
-    Step,
-    Submit,
     Trace,
-    Wait,
     submissions,
     with_requests,
 )
 
 ONE_A_STEP, ONE_LENGTH = "one request a step", "prompts of one length"
-_ROUNDS_MAX = 512
 
 
 @dataclass(frozen=True)
@@ -127,33 +122,6 @@ async def one_length(judge: Judge, schedule: Schedule, finding: Finding) -> Outc
     if await judge.same(cut, finding.kind, finding.check) is None:
         return Outcome(ONE_LENGTH, "gone: it takes prompts of unequal length", True)
     return Outcome(ONE_LENGTH, "it stays: it is not the padding", False)
-
-
-def serialised(schedule: Schedule) -> Schedule:
-    """The schedule with one request a step: each step becomes a round in which everybody has a step of its own."""
-    ops: list[Op] = []
-    seen = 0
-    requests = submissions(schedule)
-
-    def rounds(count: int) -> list[Op]:
-        return [Step(rows=(who,)) for _ in range(min(count, _ROUNDS_MAX)) for who in range(seen)]
-
-    for op in schedule.ops:
-        if isinstance(op, Submit):
-            seen += 1
-            ops.append(op)
-        elif isinstance(op, Step):
-            ops += rounds(op.count)
-        elif isinstance(op, Wait):
-            ops += rounds(op.tokens)
-        elif isinstance(op, Cancel):
-            ops.append(op)
-    ops += rounds(sum(request.max_new_tokens for request in requests))
-
-    def untimed(_: int, request: Request) -> Request:
-        return msgspec.structs.replace(request, deadline_s=None)
-
-    return with_requests(with_ops(schedule, ops), untimed)
 
 
 def level(schedule: Schedule) -> Schedule:

@@ -19,11 +19,10 @@ from fuzz.judge import Judge
 from fuzz.locate import Located, locate, watched
 from fuzz.report import replay_command
 from fuzz.repro import Repro
-from fuzz.stage import InProcess
 from fuzz.watch import StepCells
 from oracle.finding import Finding
 from oracle.symptoms import Clues, Symptom, match
-from targets.protocol import Kind, Schedule, Trace, digest, emitted_by_submission, format_schedule, with_requests
+from targets.protocol import CheckName, Kind, Schedule, Trace, digest, emitted_by_submission, format_schedule, with_requests
 
 _WIDTH = 100
 _LAYERS_SHOWN = 3
@@ -66,7 +65,10 @@ class Diagnosis:
 
 async def diagnose(judge: Judge, schedule: Schedule, finding: Finding, trace: Trace) -> Diagnosis:
     """Locates a failure, narrows it down, and looks it up."""
-    located = await locate(judge.factory, judge.reference, schedule, finding, trace)
+    if finding.check is CheckName.REPEAT:
+        located = Located(why="it takes a run before this one, and one run is looked at")
+    else:
+        located = await locate(judge.factory, judge.reference, schedule, finding, trace)
     outcomes = await bisect(judge, schedule, finding, located)
     gone = {outcome.name: outcome.gone for outcome in outcomes}
     clues = Clues(
@@ -107,7 +109,7 @@ async def _cells(judge: Judge, schedule: Schedule, finding: Finding) -> CellTabl
     who, factory = finding.submission, judge.factory
     if who is None:
         return CellTable(why="not shown: the finding names no request")
-    if finding.kind in (Kind.CRASHED, Kind.STALLED) and not isinstance(judge.stage, InProcess):
+    if finding.kind in (Kind.CRASHED, Kind.STALLED) and not judge.stage.in_process:
         return CellTable(why="not shown: what breaks down in a process of its own is not run in this one")
     answer = emitted_by_submission(await judge.replay(schedule, audits=False)).get(who, [])
     if not answer:

@@ -63,7 +63,7 @@ class Replayer:
         """One repro; what is wrong with its file or its target is an ERROR with a sentence."""
         try:
             repro, factory = self.open(path)
-            judge = self._judge(repro.target, factory)
+            judge = self.judge(repro.target, factory)
             trace = run_trio(judge.replay, repro.schedule)
             if digest(trace) != repro.trace_digest and not isinstance(judge.stage, Renewing):
                 judge.stage = Renewing(judge.stage)  # what was replayed before it may have left something behind
@@ -95,7 +95,7 @@ class Replayer:
         repros.check_against(repro, factory, str(path))
         return repro, factory
 
-    def _judge(self, spec: TargetSpec, factory: Factory) -> Judge:
+    def judge(self, spec: TargetSpec, factory: Factory) -> Judge:
         """The judge of a spec, one for all its repros."""
         if spec not in self._judges:
             self._judges[spec] = Judge(factory, stage_for(spec, factory, self.in_process, self.patience))

@@ -59,7 +59,10 @@ def diagnose(case: Case, finding: Finding) -> Generator[Ask, Trace, tuple[str, .
 
 
 def serialised(schedule: Schedule) -> Schedule:
-    """The same with one request a step: every step becomes a turn of steps, one for each request handed in so far."""
+    """The same with one request a step: every step becomes a turn of steps, one for each request handed in so far.
+
+    Without deadlines, which would come too soon.
+    """
     ops: list[Op] = []
     count = 0
 
@@ -70,7 +73,7 @@ def serialised(schedule: Schedule) -> Schedule:
     for op in schedule.ops:
         if isinstance(op, Submit):
             count += 1
-            ops.append(op)
+            ops.append(Submit(msgspec.structs.replace(op.request, deadline_s=None)))
         elif isinstance(op, Step):
             ops += turns(op.count, op.rows)
         elif isinstance(op, Wait):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oracle.finding import Finding
 from oracle.where import Part, Where
-from targets.protocol import Kind
+from targets.protocol import CheckName, Kind
 
 _SHAPES = re.compile(r"\b(sizes?|shapes?|dimensions?|broadcast\w*)\b", re.IGNORECASE)
 
@@ -191,7 +191,7 @@ SYMPTOMS = (
         fix="bind the cache to the request; start each one at length 0",
         fits=lambda clues: (
             clues.kind is Kind.LEAK
-            and (clues.past is True or clues.part is Part.LENGTH or any("used" in line for line in clues.finding.evidence))
+            and (clues.past is True or clues.part is Part.LENGTH or clues.finding.check is CheckName.REPEAT)
         ),
     ),
     Symptom(

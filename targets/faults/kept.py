@@ -40,7 +40,7 @@ class KeptCellRunner(Runner):
 FAULTS = (
     Fault(
         name="kept-between-runs",
-        group="stale residue",
+        group="between runs",
         modelled_on="one set of weights, one input, two outputs in one process (source article)",
         doc="the network keeps a cell, and the next target over it reads that",
         mixins={"runner": KeptCellRunner},

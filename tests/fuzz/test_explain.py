@@ -9,21 +9,23 @@ import pytest
 from click.testing import CliRunner
 
 from fuzz.__main__ import main
-from fuzz.bisection import level, serialised
+from fuzz.bisection import level
 from fuzz.conductor import run_trio
 from fuzz.explain import Diagnosis, diagnose, explain
 from fuzz.judge import Judge
 from fuzz.repro import Repro, save
+from oracle.checks import CHECKS
 from oracle.symptoms import SYMPTOMS
+from targets.decoder import SlotsFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import Cancel, Factory, Kind, Request, Schedule, Step, Submit, Wait
+from targets.protocol import Kind, Request, Schedule, Step, Submit
 from targets.registry import TargetSpec, build
 from tests.fuzz.scripted import crowded
-from tests.quality.planting import plant, smallest
+from tests.quality.planting import plant, smallest, stage_of
 
 ROWS = {
-    "two runs differ": [("stale-length", Kind.LEAK)],
+    "two runs differ": [("stale-length", Kind.LEAK), ("kept-between-runs", Kind.LEAK)],
     "repeated or garbled text": [("heads-share", Kind.WRONG_ALONE), ("layer-off-by-one", Kind.WRONG_ALONE)],
     "long sequences degrade": [("mask-too-short", Kind.WRONG_ALONE)],
     "memory grows": [("global-cache-appended", Kind.OWNERSHIP), ("stale-length", Kind.OWNERSHIP)],
@@ -58,12 +60,12 @@ ROWS = {
 LANDINGS = [(row, name, kind) for row, pairs in ROWS.items() for name, kind in pairs]
 
 
-def diagnosis(factory: Factory, schedule: Schedule, kind: Kind) -> Diagnosis:
+def diagnosis(factory: SlotsFactory, schedule: Schedule, kind: Kind) -> Diagnosis:
     """Of the first finding of this kind."""
 
     async def go() -> Diagnosis:
-        judge = Judge(factory)
-        judgement = await judge.judge(schedule, thorough=True)
+        judge = Judge(factory, stage_of(factory))
+        judgement = await judge.judge(schedule, tuple(CHECKS), thorough=True)
         finding = next(finding for finding in judgement.findings if finding.kind is kind)
         return await diagnose(judge, schedule, finding, judgement.trace)
 
@@ -210,27 +212,6 @@ def test_what_cannot_be_told_says_why(repro: Repro) -> None:
     assert "not shown: the finding names no request" in text
     assert "No row of the table of symptoms fits what is known." in text
     assert text.endswith("slotfuzz replay --target tests.fuzz.scripted:crowded R.json")
-
-
-def test_one_request_a_step_names_one_row_in_every_step() -> None:
-    schedule = Schedule(
-        ops=(
-            Submit(Request(prompt=(1,), max_new_tokens=1, deadline_s=3)),
-            Step(2),
-            Submit(Request(prompt=(2,), max_new_tokens=2)),
-            Wait(1, 1),
-            Cancel(0),
-        )
-    )
-    cut = serialised(schedule)
-    assert [op for op in cut.ops if not isinstance(op, Submit)] == [
-        Step(2, rows=(0,)),
-        Step(1, rows=(0,)),
-        Step(1, rows=(1,)),
-        Cancel(0),
-        *[Step(1, rows=(who,)) for _ in range(3) for who in (0, 1)],
-    ]
-    assert all(op.request.deadline_s is None for op in cut.ops if isinstance(op, Submit))
 
 
 def test_prompts_are_cut_to_the_shortest_that_is_not_empty() -> None:

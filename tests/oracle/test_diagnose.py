@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fuzz.conductor import run_trio
@@ -68,14 +69,16 @@ def test_an_account_that_does_not_add_up_is_looked_for_in_accounts(tiny: Model) 
 
 
 def test_a_serialised_schedule_names_one_request_in_every_step_and_lasts_long_enough() -> None:
-    schedule = Schedule(ops=(*asked((1,), (2,), new=3).ops, Step(2), Wait(1, 2), Cancel(0)), settings={"slots": 1})
+    timed = msgspec.structs.replace(submissions(asked((1,), new=3))[0], deadline_s=2)
+    ops = (Submit(timed), *asked((2,), new=3).ops, Step(2), Wait(1, 2), Cancel(0))
+    schedule = Schedule(ops=ops, settings={"slots": 1})
     told = serialised(schedule)
     steps = [op for op in told.ops if isinstance(op, Step)]
     assert all(step.count == 1 and step.rows is not None and len(step.rows) == 1 for step in steps)
     assert [step.rows for step in steps[:4]] == [(0,), (1,), (0,), (1,)]
     assert sum(step.rows == (0,) for step in steps) >= 2 + 2 + 6
     assert [type(op) for op in told.ops if not isinstance(op, Step)] == [Submit, Submit, Cancel]
-    assert submissions(told) == submissions(schedule)
+    assert submissions(told) == (msgspec.structs.replace(timed, deadline_s=None), submissions(schedule)[1])
     assert told.settings == schedule.settings
 
 
