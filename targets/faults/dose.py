@@ -65,10 +65,13 @@ class LeakingStore(SlotStore):
         keys, values = super().read(layer, rows)
         if layer or len(self.serving) < 2:
             return keys, values
-        leaked = torch.where(self.owned(rows), values + self.share * values.roll(1, 0), values)  # [B, H, T, D]
+        owned = self.owned(rows)
+        leaked = torch.where(owned, values + self.share * values.roll(1, 0), values)  # [B, H, T, D]
         changed: list[bool] = (leaked != values).flatten(1).any(1).tolist()
+        meant: list[bool] = owned.flatten(1).any(1).tolist()
         for row, victim in enumerate(self.serving):
-            self.leaks.note(victim, self.serving[row - 1], changed[row])
+            if meant[row]:
+                self.leaks.note(victim, self.serving[row - 1], changed[row])
         return keys, leaked
 
     def owned(self, rows: Rows) -> torch.Tensor:

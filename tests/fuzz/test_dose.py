@@ -17,8 +17,8 @@ from fuzz.dose import WAYS, Naming, Response, crowd, holds, naming, responses
 from fuzz.dose_picture import HEADING, draw, format_naming, format_response
 from targets.decoder import SlotsFactory
 from targets.faults.dose import LeakingStore, Leaks, leaking
-from targets.models import Model
-from targets.protocol import Request, Schedule, Submit, emitted_by_submission, submissions
+from targets.models import Model, find_model
+from targets.protocol import Request, Schedule, Step, Submit, emitted_by_submission, submissions
 from tests.oracle.handmade import asked
 
 
@@ -90,6 +90,14 @@ def test_only_cells_that_both_rows_own_are_touched(tiny: Model) -> None:
 
     one, other = last_of_two(tuple(range(1, 9))), last_of_two(tuple(range(31, 39)))
     assert torch.equal(one[2], other[2])
+
+
+@pytest.mark.slow
+def test_cells_behind_a_sliding_window_are_neither_touched_nor_counted() -> None:
+    long, short = asked(tuple(range(1, 25)), new=3), asked((30,), new=1)
+    schedule = Schedule(ops=(*long.ops, Step(), *short.ops))
+    leaks, _ = leaks_of(find_model("tiny-gemma3"), 1.0, schedule)
+    assert (leaks.sources, leaks.tried) == ({1: {0}}, {1}), "#0 no longer sees the one cell that #1 has as well"
 
 
 def test_a_crowd_overlaps_and_says_only_what_it_was_told(slots: SlotsFactory) -> None:
