@@ -102,7 +102,7 @@ class FollowUp:
         fired = mechanisms(shrunk.schedule, judgement.trace)
         events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(
-            signature=f"{finding.kind} {finding.check}: {site or events or 'plain'}",
+            signature=signature(finding, site or events or "plain"),
             site=site,
             schedule=shrunk.schedule,
             first=finding,
@@ -143,3 +143,8 @@ class FollowUp:
         return msgspec.structs.replace(
             finding, isolated=isolated, evidence=(*finding.evidence, *confirmed, *said, *evidence)
         )
+
+
+def signature(finding: Finding, cause: str) -> str:
+    """The name of a bug: kind, check, and its site or what happens in its minimal schedule."""
+    return f"{finding.kind} {finding.check}: {cause}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fuzz.followup import Failure, FollowUp, Found
+from fuzz.followup import Failure, FollowUp, Found, signature
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
 from fuzz.stage import Renewing, Stage
@@ -24,7 +24,7 @@ from oracle.finding import Finding, Report, Verdict
 from targets.protocol import CheckName, Emitted, Factory, Kind, Schedule, Setting
 
 SHRINKS_EACH = 3
-"""So many failures of one kind, check and site are shrunk; later ones are counted."""
+"""So many failures of one kind and check are shrunk where no site is known, and as many tries are made where one is."""
 LOOKED_AT_FIRST, LOOKED_AT_EVERY = 20, 5
 """The site of so many failures of one kind and check is looked for, and then of one in so many: a rare bug beside one that
 always shows has a chance, and a run that fails throughout still gets on."""
@@ -164,6 +164,8 @@ class Search:
     async def follow_up(self, judgement: Judgement, finding: Finding) -> None:
         """Shrinks one finding and reports it, unless its like were shrunk before or its signature is known."""
         site = await self.follow.site(judgement, finding)
+        if site and any(known.signature == signature(finding, site) for known in self.tally.failures):
+            return
         self._seen[finding.kind, finding.check, site] += 1
         if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
             return
