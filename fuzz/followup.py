@@ -18,10 +18,13 @@ from fuzz.shrink import shrink
 from oracle.diagnose import diagnose
 from oracle.finding import Finding
 from oracle.where import account_site
-from targets.protocol import CheckName, Schedule, Setting, digest, submissions
+from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, digest, submissions
 
 INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
 """Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
+
+
+_BY_OTHERS = (Kind.LEAK, Kind.INTERFERENCE)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,15 @@ class FollowUp:
             return account_site(finding, judgement.trace)
         if finding.check is CheckName.REPEAT or not self.judge.stage.in_process:
             return ""
-        located = await locate(self.judge.factory, self.judge.reference, judgement.schedule, finding)
+        here = await self._located(judgement.schedule, finding)
+        if not here or finding.kind not in _BY_OTHERS or not self.judge.factory.control.forced:
+            return here
+        alone = await self._located(*_alone(judgement.schedule, finding))
+        return "" if here == alone else here  # what is wrong alone departs first, and hides where the others come in
+
+    async def _located(self, schedule: Schedule, finding: Finding) -> str:
+        """The first departure's site; empty where there is none."""
+        located = await locate(self.judge.factory, self.judge.reference, schedule, finding)
         return "" if located.where is None else located.where.site
 
     async def failure(self, schedule: Schedule, finding: Finding, site: str, found: Found) -> Failure | None:
@@ -143,6 +154,14 @@ class FollowUp:
         return msgspec.structs.replace(
             finding, isolated=isolated, evidence=(*finding.evidence, *confirmed, *said, *evidence)
         )
+
+
+def _alone(schedule: Schedule, finding: Finding) -> tuple[Schedule, Finding]:
+    """A finding's victim with nobody else and its tokens forced, as a schedule and a finding of it."""
+    assert finding.submission is not None, "a leak and an interference have a victim"
+    request = msgspec.structs.replace(submissions(schedule)[finding.submission], deadline_s=None, forced=finding.answer)
+    lone = msgspec.structs.replace(schedule, ops=(Submit(request),))
+    return lone, msgspec.structs.replace(finding, submission=0)
 
 
 def signature(finding: Finding, cause: str) -> str:
