@@ -5,7 +5,6 @@ Exit codes: 0 nothing wrong; 1 something found; 2 bad use or bad input; 3 undeci
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import click
 import msgspec
 
 from fuzz.benches import bench
-from fuzz.commandline import Group, Number, bad, check_file, read_settings, refuse
+from fuzz.commandline import Group, Number, bad, check_file, check_folder, read_settings, refuse
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -79,9 +78,7 @@ def run(
     flags = {"dtype": dtype, "device": device, "sanitize": str(True) if sanitize else None}
     settings = read_settings(factory.knobs, sets, flags)
     check_file(json_path)
-    above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise bad("--out", "a folder that can be written", out)
+    check_folder(out)
     if schedules is None and seconds is None:
         schedules = 1000
     asked = Run(

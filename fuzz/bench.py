@@ -135,7 +135,7 @@ class Trial(msgspec.Struct, frozen=True):
     tokens_over: int = 0
 
 
-def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int, dtype: str) -> Iterator[Trial]:
+def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int, dtype: str = "float64") -> Iterator[Trial]:
     """Each fault alone, in one dtype: how soon it is found, what it shrinks to, and what that took."""
     for fault, seed in itertools.product(faults, seeds):
         spec = TargetSpec(model=fault.models[0], faults=(fault.name,))

@@ -24,7 +24,7 @@ POLITE_S = 2.0
 """A child that was told to end is killed after so long."""
 _DYING_S = 1.0
 _KILLED_S = 10.0
-_WHERE_S = 0.3
+_WHERE_S = 3.0
 _READ_BYTES = 2**20
 _LINES = 3
 

@@ -5,7 +5,9 @@ Nothing here imports torch before a command runs: `--help` should not wait for i
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ class Group(click.Group):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            code = 2
         except click.NoSuchOption as error:
             click.echo(f"option must be one that the command has (see --help), got {error.option_name}", err=True)
             code = 2
@@ -90,6 +95,15 @@ def check_file(path: Path | None, option: str = "--json") -> None:
     """Refuses a file to write that can't be one, before any work is done."""
     if path is not None and ((path.exists() and not path.is_file()) or not path.absolute().parent.is_dir()):
         raise bad(option, "a plain file in a folder that exists", path)
+
+
+def check_folder(path: Path) -> None:
+    """Refuses a folder that can't be written or made, by doing it, and leaves everything as it was."""
+    above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".slotfuzz-", dir=above))
+    except OSError as error:
+        raise bad("--out", "a folder that can be written", path) from error
 
 
 def check_dtype(dtype: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fuzz.clients import sentence
 from fuzz.meter import Meter
 from fuzz.stage import InProcess, Stage
 from oracle.case import Accounted, Alphabet, Anew, Ask, Case
@@ -15,7 +16,7 @@ from oracle.checks import CHECKS, ROUTINE
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
-from targets.protocol import CheckName, Factory, Kind, Schedule, Setting, Trace
+from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace
 
 Answer = TypeVar("Answer")
 
@@ -149,11 +150,21 @@ class Judge:
         return await self.stage.play(schedule, audits)
 
     def reference(self, settings: Mapping[str, Setting]) -> Reference:
-        """The reference in the precision of these settings, its rounding bound measured once."""
+        """The reference in the precision of these settings, its rounding bound measured once.
+
+        Raises:
+            BadInput: where the factory's network can't be built or asked.
+        """
         key = tuple(settings.get(knob.name, knob.default) for knob in self.factory.knobs if not knob.drawn)
         if key not in self._references:
-            network = self.factory.network(settings)
-            self._references[key] = Reference(network, bound(network, self.factory.vocabulary))
+            try:
+                network = self.factory.network(settings)
+                reference = Reference(network, bound(network, self.factory.vocabulary))
+            except BadInput:
+                raise
+            except Exception as error:  # a user's own network may raise anything
+                raise BadInput("target", "one whose network can be asked", self.factory.name, sentence(error)) from error
+            self._references[key] = reference
             self.reference_meter.watch(network)
         return self._references[key]
 

@@ -69,6 +69,9 @@ def run(asked: Run) -> int:
         _put_away(asked, stage, existed)
         raise
     _put_away(asked, stage, existed)
+    if interrupted and not search.tally.schedules:
+        asked.console.print("stopped before any schedule was judged")
+        return 130
     stored = _stored(asked, search.tally)
     for path, repro in stored.items():
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
@@ -148,7 +151,7 @@ def _stored(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     """Confirms what was found; a second Ctrl-C leaves it where it was written down first."""
     if not asked.failures:
         return {}
-    asked.console.print(f"replaying {len(asked.failures)} failures in a fresh process")
+    asked.console.print(f"replaying what was found in a fresh process: {len(asked.failures)}")
     try:
         return _confirm(asked, tally)
     except KeyboardInterrupt:

@@ -73,7 +73,7 @@ def _import(path: str) -> Factory:
         found = getattr(importlib.import_module(module_name), name)
         if not isinstance(found, Factory) and callable(found):
             found = found()
-    except Exception as error:  # a user's own code may raise anything
+    except (Exception, SystemExit) as error:  # a user's own code may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise BadInput("target", "package.module:factory that can be imported and called", path, reason) from error
     if not isinstance(found, Factory):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from oracle.case import Case
-from oracle.departure import departures
+from oracle.departure import Suspect, departures
 from oracle.finding import Report
 from oracle.kinds import decide
 from targets.protocol import Schedule, Trace
@@ -25,6 +25,8 @@ def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
     report, convicted = Report(), 0
     answers = {submission: case.answers[submission] for submission in case.sound}
     for suspect in departures(case.requests, answers, case.logits, case.reference):
+        if not _is_finite(case, suspect):
+            continue  # NONFINITE, which survival reports; no experiment on numbers can say more
         report.suspects += 1
         decided = yield from decide(case, suspect)
         report.add(decided)
@@ -32,3 +34,9 @@ def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
         if convicted == CONVICTED_MAX:
             break
     return report
+
+
+def _is_finite(case: Case, suspect: Suspect) -> bool:
+    """Whether the target's logits behind a suspect's token are numbers; those it does not show are."""
+    logits = case.emitted[suspect.submission][suspect.position].logits
+    return logits is None or bool(logits.isfinite().all())

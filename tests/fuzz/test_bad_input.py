@@ -10,9 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from torch import nn
 
 from fuzz.__main__ import main
+from fuzz.judge import Judge
 from fuzz.repro import Repro
+from targets.protocol import BadInput
+from tests.fuzz.scripted import Honest, Scripted
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -261,3 +265,30 @@ def test_a_json_that_cannot_be_written_is_refused_before_the_work(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "repro.json").write_bytes(msgspec.json.encode(repro))
     assert refused(slotfuzz(*command, "--json", "nowhere/x.json")).startswith("--json must be ")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work_is_done() -> None:
+    told = refused(slotfuzz("run", "--out", "/proc/nowhere/deep"))
+    assert told == "--out must be a folder that can be written, got /proc/nowhere/deep"
+
+
+def test_a_module_that_exits_when_it_is_imported_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refused(slotfuzz("run", "--target", "leaving:factory")).endswith("got leaving:factory (SystemExit: 0)")
+
+
+def test_a_network_that_cannot_be_asked_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(self: Scripted, settings: object) -> nn.Module:
+        raise RuntimeError("no network today")
+
+    monkeypatch.setattr(Scripted, "network", network)
+    rule = "target must be one whose network can be asked, got Honest \\(RuntimeError: no network today\\)"
+    with pytest.raises(BadInput, match=rule):
+        Judge(Scripted(Honest)).reference({})
+
+
+def test_nothing_at_all_gives_the_help_and_is_bad_use() -> None:
+    told = slotfuzz()
+    assert told.exit_code == 2
+    assert len(told.stderr.splitlines()) > 10

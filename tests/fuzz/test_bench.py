@@ -22,6 +22,7 @@ TWO, THREE = asked((1,), (2,)), asked((1,), (2,), (3,))
 def failure(first: Finding, last: Finding, schedule: Schedule = TWO) -> Failure:
     return Failure(
         signature=f"{last.kind} {last.check}: plain",
+        site="",
         schedule=schedule,
         finding=last,
         evaluations=9,

@@ -241,3 +241,15 @@ def test_bench_sanitize_measures_the_same_schedules_both_ways() -> None:
     assert figures["cells looked at a schedule"] > 0
     assert figures["poisoned replays compared"] > 0
     assert figures["findings"] == 0
+
+
+def test_a_run_stopped_before_anything_was_judged_says_so_and_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fuzz.run.run_trio", interrupted)
+    told = slotfuzz("run", "--target", "tests.fuzz.scripted:honest", "--in-process", "--out", tmp_path / "out")
+    assert told.exit_code == 130
+    assert told.stdout.splitlines()[-1] == "stopped before any schedule was judged"

@@ -67,7 +67,7 @@ def test_what_several_checks_say_of_one_minimal_schedule_is_one_failure_with_all
     run_trio(search.one, schedule)
     (failure,) = search.tally.failures
     assert (failure.schedule, failure.finding.check) == (schedule, CheckName.PROVENANCE)
-    assert {sentence.split(":")[0] for sentence in failure.finding.evidence} == {
+    assert {sentence.split(":")[0] for sentence in failure.finding.evidence} >= {
         "provenance",
         "reference",
         "swap",

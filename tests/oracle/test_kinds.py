@@ -181,10 +181,20 @@ def test_what_is_wrong_alone_and_the_same_beside_others_is_nothing_else(tiny: Mo
     assert [finding.kind for finding in judgement.findings] == [Kind.WRONG_ALONE, Kind.WRONG_ALONE]
 
 
-def test_only_a_few_requests_of_one_schedule_are_convicted_and_one_where_its_kind_is_asked_for(tiny: Model) -> None:
+def test_only_a_few_requests_of_one_schedule_are_convicted(tiny: Model) -> None:
     judge = Judge(SlotsFactory(tiny, FAULTS["heads-share"].plant()))
     schedule = asked((1,), (2,), (3,), (4,), (5,))
     assert len(run_trio(judge.judge, schedule, [CheckName.ISOLATION]).findings) == 3
-    before = judge.replays
-    assert run_trio(judge.same, schedule, Kind.WRONG_ALONE, CheckName.ISOLATION) is not None
-    assert judge.replays - before < 10
+
+
+def test_logits_that_are_no_numbers_are_left_to_survival(slots: SlotsFactory) -> None:
+    def spoilt(event: object) -> object:
+        if not isinstance(event, Emitted) or event.submission or event.logits is None:
+            return event
+        return msgspec.structs.replace(event, logits=event.logits * float("nan"))
+
+    judge = Judge(slots)
+    trace: Trace = tuple(map(spoilt, replay(slots, PAIR)))  # type: ignore[arg-type]
+    judgement = run_trio(judge.ask, judge.case(PAIR, trace), [CheckName.SURVIVAL, CheckName.ISOLATION])
+    assert {(finding.kind, finding.check) for finding in judgement.findings} == {(Kind.NONFINITE, CheckName.SURVIVAL)}
+    assert judgement.crashed_checks == ()

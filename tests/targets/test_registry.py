@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from targets import attention
+from targets.faults import FAULTS, QUIRKS
 from targets.protocol import BadInput, Factory
 from targets.registry import TargetSpec, build, default_model
 
@@ -32,10 +33,7 @@ from targets.registry import TargetSpec, build, default_model
         ),
         (
             TargetSpec(faults=("starved", "stale")),
-            "fault must be one of global-cache-overwritten, global-cache-appended, global-cache-locked, expanded-prompt, "
-            "layer-off-by-one, heads-share, mask-to-longest, padding-visible, position-of-longest, position-restarts, "
-            "swap-through-views, result-by-row, state-by-client-id, late-token, stale-length, cancel-frees-twice, "
-            "cancel-never-frees, token-lost-on-finish, starved, batch-sized-sum, got stale (--fault)",
+            f"fault must be one of {', '.join((*FAULTS, *QUIRKS))}, got stale (--fault)",
         ),
     ],
 )
