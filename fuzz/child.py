@@ -25,6 +25,7 @@ POLITE_S = 2.0
 _DYING_S = 1.0
 _KILLED_S = 10.0
 _WHERE_S = 3.0
+_TOLD_WHERE = re.compile(rb"most recent call first\):\n +File [^\n]*\n")
 _READ_BYTES = 2**20
 _LINES = 3
 
@@ -115,7 +116,7 @@ class Child:
         """Has a child that hangs print where, if it still can."""
         signal.pidfd_send_signal(self._pidfd, WHERE_SIGNAL)
         until = time.monotonic() + _WHERE_S
-        while b"most recent call first" not in self._printed and time.monotonic() < until:
+        while not _TOLD_WHERE.search(self._printed) and time.monotonic() < until:
             self._listen(until, self._output)
 
     def end(self) -> int | None:

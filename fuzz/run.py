@@ -70,7 +70,7 @@ def run(asked: Run) -> int:
         raise
     _put_away(asked, stage, existed)
     if interrupted and not search.tally.schedules:
-        asked.console.print("stopped before any schedule was judged")
+        _next_command(asked, {}, "stopped before any schedule was judged", asked.seed)
         return 130
     stored = _stored(asked, search.tally)
     for path, repro in stored.items():
@@ -81,7 +81,7 @@ def run(asked: Run) -> int:
         repros.write_atomically(
             asked.json, as_json(search.tally, search.judge, asked.seed, search.judge.reference(asked.settings).bound, stored)
         )
-    _next_command(asked, stored, interrupted)
+    _next_command(asked, stored, "stopped; what was found is kept" if interrupted else "", asked.seed + 1)
     return EXIT_CODES[search.tally.verdict]
 
 
@@ -192,8 +192,8 @@ def _remove_if_empty(*folders: Path) -> None:
             folder.rmdir()
 
 
-def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: bool) -> None:
-    """The line to type next: the failures again, or the next seed."""
+def _next_command(asked: Run, stored: dict[Path, repros.Repro], stopped: str, seed: int) -> None:
+    """The line to type next: the failures again, or this seed; `stopped` says what became of a run that was interrupted."""
     arguments = asked.spec.arguments()
     if asked.limits.schedules is not None:
         arguments += ["--schedules", str(asked.limits.schedules)]
@@ -205,10 +205,10 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], interrupted: boo
         arguments.append("--in-process")
     if asked.patience.hang_s is not None:
         arguments += ["--hang-seconds", f"{asked.patience.hang_s:g}"]
-    go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(asked.seed + 1), "--out", str(asked.out)])
-    lines = ["stopped; what was found is kept"] if interrupted else []
+    go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(seed), "--out", str(asked.out)])
+    lines = [stopped] if stopped else []
     again = replay_command(asked.spec, *stored) if stored else ""
-    lines.append(f"next: {go_on if interrupted or not stored else again}")
+    lines.append(f"next: {go_on if stopped or not stored else again}")
     asked.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

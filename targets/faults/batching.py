@@ -106,6 +106,7 @@ FAULTS = (
         mixins={"runner": ShortMaskRunner},
         smallest={Kind.WRONG_ALONE: at_once(request((2, *[1] * _HIDDEN_BEYOND), 1))},
         checks=(CheckName.ISOLATION,),
+        models=PREFILLS_TOGETHER,  # ALiBi fades so far a cell out by itself
     ),
     Fault(
         name="scratch-shared",

@@ -250,6 +250,9 @@ def test_a_run_stopped_before_anything_was_judged_says_so_and_is_no_pass(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fuzz.run.run_trio", interrupted)
-    told = slotfuzz("run", "--target", "tests.fuzz.scripted:honest", "--in-process", "--out", tmp_path / "out")
+    told = slotfuzz("run", "--target", "tests.fuzz.scripted:honest", "--in-process", "--seed", 5, "--out", tmp_path / "out")
     assert told.exit_code == 130
-    assert told.stdout.splitlines()[-1] == "stopped before any schedule was judged"
+    stopped, again = told.stdout.splitlines()[-2:]
+    assert stopped == "stopped before any schedule was judged"
+    assert again.startswith("next: slotfuzz run --target tests.fuzz.scripted:honest ")
+    assert "--seed 5 " in again
