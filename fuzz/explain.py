@@ -96,7 +96,7 @@ async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
         _section("The smallest schedule", format_schedule(schedule).splitlines()),
         _section("What proves it", _bullets(finding.evidence or [finding.what])),
         _section("Where it began", _where(diagnosis.located)),
-        _section(f"The cells of {_who(finding)}, step by step", _table(await _cells(judge, schedule, finding))),
+        _section(f"The cells of {_who(finding)}, step by step", _table(await _cells(judge, schedule, finding, trace))),
         _section("Narrowing it down", _bullets([f"{step.name}: {step.sentence}" for step in diagnosis.outcomes])),
         _section("What it looks like", _symptom(diagnosis.symptom)),
         f"Replay it, and again once it is fixed:\n\n  {again}",
@@ -104,14 +104,14 @@ async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
     return Explanation("\n\n".join(part for part in parts if part), True)
 
 
-async def _cells(judge: Judge, schedule: Schedule, finding: Finding) -> CellTable:
+async def _cells(judge: Judge, schedule: Schedule, finding: Finding, trace: Trace) -> CellTable:
     """The victim's cells in the schedule, and in one where it is alone and has the same tokens forced."""
     who, factory = finding.submission, judge.factory
     if who is None:
         return CellTable(why="not shown: the finding names no request")
     if finding.kind in (Kind.CRASHED, Kind.STALLED) and not judge.stage.in_process:
         return CellTable(why="not shown: what breaks down in a process of its own is not run in this one")
-    answer = emitted_by_submission(await judge.replay(schedule, audits=False)).get(who, [])
+    answer = emitted_by_submission(trace).get(who, [])
     if not answer:
         return CellTable(why="none: it was given no token")
     lone = keep_requests(schedule, {who})
@@ -119,7 +119,7 @@ async def _cells(judge: Judge, schedule: Schedule, finding: Finding) -> CellTabl
         forced = tuple(event.token for event in answer)
         lone = with_requests(lone, lambda _, request: msgspec.structs.replace(request, forced=forced))
     try:
-        here = await watched(factory, judge.reference, schedule, who, to_the_end=True)
+        here = await watched(factory, judge.reference, schedule, who, to_the_end=True, trace=trace)
         alone = await watched(factory, judge.reference, lone, 0, to_the_end=True)
     except Exception as error:  # a network that can't be looked into is no reason to say nothing else
         return CellTable(why=f"not shown: looking at them raised {type(error).__name__}: {error}")

@@ -18,13 +18,12 @@ from fuzz.shrink import shrink
 from oracle.diagnose import diagnose
 from oracle.finding import Finding
 from oracle.where import account_site
-from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, digest, submissions
+from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, Trace, digest, submissions
 
 INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
 """Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
-
-
 _BY_OTHERS = (Kind.LEAK, Kind.INTERFERENCE)
+"""Kinds that a request alone can't show."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,15 @@ class FollowUp:
             return account_site(finding, judgement.trace)
         if finding.check is CheckName.REPEAT or not self.judge.stage.in_process:
             return ""
-        here = await self._located(judgement.schedule, finding)
+        here = await self._located(judgement.schedule, finding, judgement.trace)
         if not here or finding.kind not in _BY_OTHERS or not self.judge.factory.control.forced:
             return here
         alone = await self._located(*_alone(judgement.schedule, finding))
         return "" if here == alone else here  # what is wrong alone departs first, and hides where the others come in
 
-    async def _located(self, schedule: Schedule, finding: Finding) -> str:
+    async def _located(self, schedule: Schedule, finding: Finding, trace: Trace = ()) -> str:
         """The first departure's site; empty where there is none."""
-        located = await locate(self.judge.factory, self.judge.reference, schedule, finding)
+        located = await locate(self.judge.factory, self.judge.reference, schedule, finding, trace)
         return "" if located.where is None else located.where.site
 
     async def failure(self, schedule: Schedule, finding: Finding, site: str, found: Found) -> Failure | None:

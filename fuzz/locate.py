@@ -17,6 +17,7 @@ from fuzz.conductor import play
 from fuzz.watch import BEGINS_BEHIND, MORE_CELLS, StepCells, Watch
 from fuzz.watching import Watching
 from oracle.finding import Finding
+from oracle.kinds import in_float64
 from oracle.reference import Reference
 from oracle.where import Departure, Part, Where, account_site
 from targets.protocol import (
@@ -56,12 +57,12 @@ async def locate(
 
     Args:
         references: The reference in the precision of some settings, as `Judge.reference`.
-        trace: What happened; says what a stalled request was waiting for.
+        trace: What happened; says what a stalled request was waiting for, and saves a replay.
     """
     located = Located(why="the finding names no request")
     if finding.submission is not None and finding.kind in (*ATTENDED, Kind.OWNERSHIP):
         try:
-            located = await _locate(factory, references, schedule, finding.submission)
+            located = await _locate(factory, references, schedule, finding.submission, trace)
         except Exception as error:  # a target's or a network's own oddity: no reason to lose the finding
             located = Located(why=f"looking for it raised {type(error).__name__}: {error}")
     if finding.kind in ATTENDED:
@@ -73,9 +74,15 @@ async def locate(
     return Located(Where(site=site, part=Part.ACCOUNT, what=finding.what, submission=finding.submission))
 
 
-async def watched(factory: Factory, references: References, schedule: Schedule, victim: int, to_the_end: bool) -> Watch:
-    """Replays a schedule and watches one request's attention, to its first departure or to the end."""
-    plain = await play(factory, schedule, audits=False)
+async def watched(
+    factory: Factory, references: References, schedule: Schedule, victim: int, to_the_end: bool, trace: Trace = ()
+) -> Watch:
+    """Replays a schedule and watches one request's attention, to its first departure or to the end.
+
+    Args:
+        trace: What happened, for the tokens that each request was given; without it, the schedule is replayed for them.
+    """
+    plain = trace or await play(factory, schedule, audits=False)
     answers = {who: tuple(event.token for event in events) for who, events in emitted_by_submission(plain).items()}
     exact = _exact(factory, references, schedule, answers)
     reference = references(exact.settings)
@@ -84,8 +91,8 @@ async def watched(factory: Factory, references: References, schedule: Schedule, 
     return watch
 
 
-async def _locate(factory: Factory, references: References, schedule: Schedule, victim: int) -> Located:
-    watch = await watched(factory, references, schedule, victim, to_the_end=False)
+async def _locate(factory: Factory, references: References, schedule: Schedule, victim: int, trace: Trace) -> Located:
+    watch = await watched(factory, references, schedule, victim, to_the_end=False, trace=trace)
     found = watch.found
     if found is None:
         return Located(why=watch.why or "nothing departs beyond rounding", steps=watch.steps)
@@ -136,17 +143,15 @@ def _sentence(victim: int, found: Departure, watch: Watch) -> str:
 
 def _exact(factory: Factory, references: References, schedule: Schedule, answers: Mapping[int, tuple[int, ...]]) -> Schedule:
     """The schedule in float64 with the weights and tokens it has, where the target can; else as it is."""
-    settings = dict(schedule.settings)
-    chosen = {knob.name: settings.get(knob.name, knob.default) for knob in factory.knobs}
-    if not (factory.control.float64 and factory.control.forced) or chosen["dtype"] == "float64":
+    reference = references(schedule.settings)
+    if not (factory.control.float64 and factory.control.forced) or reference.exact:
         return schedule
-    weights = chosen["dtype"] if chosen["weights"] == "same" else chosen["weights"]
 
     def repeat(submission: int, request: Request) -> Request:
         return msgspec.structs.replace(request, forced=answers.get(submission, request.forced))
 
-    exact = settings | {"dtype": "float64", "weights": weights}
-    return msgspec.structs.replace(with_requests(schedule, repeat), settings=exact)
+    settings = in_float64(schedule.settings, reference.precision)
+    return msgspec.structs.replace(with_requests(schedule, repeat), settings=settings)
 
 
 def shares_cells(factory: Factory, settings: Mapping[str, Setting], alike: bool = True) -> bool | None:

@@ -13,7 +13,7 @@ that they matter too: so it is also held against its own lone run, and differs f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 import msgspec
 import torch
@@ -109,8 +109,13 @@ def _exact_settings(case: Case) -> dict[str, Setting] | None:
         return settings
     if not case.control.float64:
         return None
+    return in_float64(settings, case.reference.precision)
+
+
+def in_float64(settings: Mapping[str, Setting], precision: str) -> dict[str, Setting]:
+    """Settings for float64 with the weights that these have, upcast; `precision` is the dtype's name under them."""
     weights = settings.get("weights", "same")
-    return settings | {"dtype": "float64", "weights": case.reference.precision if weights == "same" else weights}
+    return {**settings, "dtype": "float64", "weights": precision if weights == "same" else weights}
 
 
 def _forced(case: Case, suspect: Suspect, settings: dict[str, Setting]) -> Schedule:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 from oracle.case import Anew, Ask, Case, Used
 from oracle.finding import Finding, Report
-from targets.protocol import Audited, CheckName, Kind, Trace, emitted_by_submission, first_departure
+from targets.protocol import ACCOUNTS, CheckName, Kind, Trace, emitted_by_submission, first_departure
 from targets.protocol.events import same_bits
 
 
@@ -51,7 +51,7 @@ def repeat(case: Case) -> Generator[Ask, Trace, Report]:
 
 def departure(a: Trace, b: Trace) -> str | None:
     """Where two traces first differ, accounts left out; None if they are the same bit for bit."""
-    return first_departure(*(tuple(event for event in trace if not isinstance(event, Audited)) for trace in (a, b)))
+    return first_departure(*(tuple(event for event in trace if not isinstance(event, ACCOUNTS)) for trace in (a, b)))
 
 
 def _first_change(a: Trace, b: Trace) -> tuple[int | None, int | None]:
