@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from targets.protocol import Op, Request, Schedule, Step, Submit, Wait, submissions, with_request
+from targets.protocol import GREEDY, Op, Request, Schedule, Step, Submit, Wait, submissions, with_request
 
 
 def reductions(schedule: Schedule, fixed: Collection[str] = ()) -> Iterator[Schedule]:
@@ -82,7 +82,7 @@ def drop_request(schedule: Schedule, gone: int) -> Schedule:
         if isinstance(op, Submit):
             submission += 1
             if submission != gone:
-                ops.append(op)
+                ops.append(Submit(_without_sibling(op.request, gone)))
         elif isinstance(op, Step):
             if op.rows is None:
                 ops.append(op)
@@ -91,6 +91,14 @@ def drop_request(schedule: Schedule, gone: int) -> Schedule:
         elif op.submission != gone:
             ops.append(msgspec.structs.replace(op, submission=op.submission - (op.submission > gone)))
     return with_ops(schedule, ops)
+
+
+def _without_sibling(request: Request, gone: int) -> Request:
+    """A request whose `sample_of` still names the submission that it did, or none if that one goes."""
+    sibling = request.sample_of
+    if sibling is None or sibling < gone:
+        return request
+    return msgspec.structs.replace(request, sample_of=None if sibling == gone else sibling - 1)
 
 
 def with_ops(schedule: Schedule, ops: list[Op]) -> Schedule:
@@ -146,6 +154,18 @@ def less_extra(request: Request) -> Iterator[Request]:
         yield replace(request, client_id=None)
     if request.forced:
         yield replace(request, forced=())
+    if request.stop_sequences:
+        yield replace(request, stop_sequences=())
+    if request.salt is not None:
+        yield replace(request, salt=None)
+    if request.sample_of is not None:
+        yield replace(request, sample_of=None)
+    if request.sampling != GREEDY:
+        yield replace(request, sampling=GREEDY)
+        for name in request.sampling.__struct_fields__:
+            default = getattr(GREEDY, name)
+            if getattr(request.sampling, name) != default:
+                yield replace(request, sampling=replace(request.sampling, **{name: default}))
 
 
 def simpler_op(op: Op) -> Iterator[Op]:

@@ -36,19 +36,45 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
-class Admitted(msgspec.Struct, frozen=True, tag=True):
-    """A request was given a slot."""
+class Admitted(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
+    """A request was given a slot; the K and V of its first `cached` tokens were there already."""
+
+    submission: int
+    slot: int
+    cached: int = 0
+
+
+class Prefilled(msgspec.Struct, frozen=True, tag=True):
+    """A part of a request's tokens went through the network, and it is not its next token's turn yet.
+
+    Attributes:
+        cells: As many of its tokens, from the first on, have K and V now.
+    """
+
+    submission: int
+    cells: int
+
+
+class Preempted(msgspec.Struct, frozen=True, tag=True):
+    """A running request had to give its slot back, and waits to be admitted again."""
 
     submission: int
     slot: int
 
 
 class Emitted(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """A request's next token, with the logits it was chosen from where the target shows them: float [V]."""
+    """A request's next token.
+
+    Attributes:
+        logits: Those of the network, float [V], before sampling changes them, where the target shows them.
+        logprobs: (id, log-probability under those logits) of the token itself, then of the likeliest ids, the likeliest
+            first, where the request asked for them.
+    """
 
     submission: int
     token: int
     logits: torch.Tensor | None = None
+    logprobs: tuple[tuple[int, float], ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
@@ -78,7 +104,9 @@ class Holding(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     Attributes:
         storage: The memory of the owner's K and V, as (allocation, first byte, end byte) each: offsets into numbered
-            allocations, which are the same from run to run. Empty where the target does not say.
+            allocations, which are the same from run to run. Memory that is shared and read only is left out. Empty where the
+            target does not say.
+        pages: The pages in which the cells stand, in order; empty where the target has none.
     """
 
     slot: int
@@ -86,15 +114,43 @@ class Holding(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     cells: int
     visible: int
     storage: tuple[tuple[int, int, int], ...] = ()
+    pages: tuple[int, ...] = ()
 
 
-class Audit(msgspec.Struct, frozen=True):
-    """Who owns what, at the end of a step: every held slot, the free list as it is, the queue, the number of slots."""
+class Pages(msgspec.Struct, frozen=True):
+    """A pool of pages: each is free, cached (nobody's, and its content is kept for a hit), or referred to by so many.
+
+    Attributes:
+        size: Cells in a page.
+        total: Pages, those left out that never hold anything of a request.
+        references: (page, how many refer to it) of every page that is neither free nor cached.
+    """
+
+    size: int
+    total: int
+    free: tuple[int, ...]
+    cached: tuple[int, ...]
+    references: tuple[tuple[int, int], ...]
+
+
+class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Who owns what, at the end of a step: every held slot, the free list as it is, the queue, the number of slots.
+
+    Attributes:
+        retiring: Slots of requests that have ended while a forward with them was in flight: free once it is done.
+        pages: The pool, where the target has one.
+        allocated: Bytes of K and V that are allocated, on whatever memory; None where the target does not say.
+        counts: How often the target did what no event tells, by name, since it was opened.
+    """
 
     held: tuple[Holding, ...]
     free: tuple[int, ...]
     queued: tuple[int, ...]
     slots: int
+    retiring: tuple[int, ...] = ()
+    pages: Pages | None = None
+    allocated: int | None = None
+    counts: dict[str, int] = {}
 
 
 class Audited(msgspec.Struct, frozen=True, tag=True):
@@ -142,7 +198,21 @@ class Stalled(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
     doing: str = ""
 
 
-Event = Asked | Stepped | Admitted | Emitted | Finished | Refused | Freed | Audited | Attended | Crashed | Stalled
+Event = (
+    Asked
+    | Stepped
+    | Admitted
+    | Prefilled
+    | Preempted
+    | Emitted
+    | Finished
+    | Refused
+    | Freed
+    | Audited
+    | Attended
+    | Crashed
+    | Stalled
+)
 Trace = tuple[Event, ...]
 ACCOUNTS = (Audited, Attended)
 """What a target says of how it did it: no part of what happened."""

@@ -23,13 +23,52 @@ OPS_MAX = 100_000
 STEPS_MAX = 100_000
 
 
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a token is chosen from logits; the defaults are greedy.
+
+    Logits go through, in this order: repetition penalty (over prompt and answer), presence and frequency penalty (over the
+    answer), bias, allowed ids, and stop ids while the answer is shorter than `min_new_tokens`. Then the largest is chosen;
+    or, with a temperature, the largest of `logits / temperature + noise`, where the noise of the i-th token is a function
+    of `seed` and i alone: `-log(-log(u))` with u float64 [V] from `torch.rand`, by a CPU generator that was seeded with
+    `seed * 1_000_003 + i`.
+
+    Attributes:
+        temperature: 0 for greedy.
+        seed: The request's own; the same seed gives the same tokens in any batch.
+        repetition_penalty: Divides positive logits of ids that were seen and multiplies negative ones.
+        presence_penalty: Taken once from the logit of every id in the answer.
+        frequency_penalty: Taken as often as the id stands in the answer.
+        bias: (id, what is added to its logit) each.
+        allowed: The only ids that may be chosen; empty for all.
+        min_new_tokens: No stop id is chosen before.
+        logprobs: So many of the likeliest ids are told with each token, and the token itself; 0 for none.
+    """
+
+    temperature: float = 0.0
+    seed: Count = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[TokenId, float], ...] = ()
+    allowed: tuple[TokenId, ...] = ()
+    min_new_tokens: Count = 0
+    logprobs: Count = 0
+
+
+GREEDY = Sampling()
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a client asks for: greedy continuation of a prompt.
+    """What a client asks for: the continuation of a prompt, greedy unless `sampling` says otherwise.
 
     Attributes:
         prompt: Token ids.
         max_new_tokens: At most so many tokens are generated.
         stop: Token ids that end the answer; the stop token itself is part of it.
+        stop_sequences: Sequences of token ids that end it in the same way.
+        salt: Requests share cached state only with those of equal salt.
+        sample_of: It asks for one more answer to the prompt of that earlier submission (n > 1): a target may share the
+            prompt's state between them. A hint: where the prompts or salts differ it means nothing.
         deadline_s: Virtual seconds (one step is one) after which the conductor ends it; None for never.
         client_id: What the client calls itself; two live requests may share one.
         forced: For variants: the i-th generated token is forced[i] whatever the logits say. Past its end, greedy.
@@ -38,6 +77,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prompt: tuple[TokenId, ...]
     max_new_tokens: Count
     stop: tuple[TokenId, ...] = ()
+    stop_sequences: tuple[tuple[TokenId, ...], ...] = ()
+    sampling: Sampling = GREEDY
+    salt: Count | None = None
+    sample_of: Index | None = None
     deadline_s: Count | None = None
     client_id: Count | None = None
     forced: tuple[TokenId, ...] = ()
@@ -121,7 +164,7 @@ def check_references(schedule: Schedule, where: str = "") -> None:
     for index, op in enumerate(schedule.ops):
         named: tuple[int, ...] = ()
         if isinstance(op, Submit):
-            seen += 1
+            named = () if op.request.sample_of is None else (op.request.sample_of,)
         elif isinstance(op, Step):
             named = op.rows or ()
         else:
@@ -130,6 +173,7 @@ def check_references(schedule: Schedule, where: str = "") -> None:
             if submission >= seen:
                 rule = f"one of the {seen} submissions before it"
                 raise BadInput("submission", rule, submission, f"op {index}{', ' + where if where else ''}")
+        seen += isinstance(op, Submit)
 
 
 def format_schedule(schedule: Schedule) -> str:
@@ -159,6 +203,16 @@ def _format_request(request: Request) -> str:
     parts = [f"prompt [{shown}]", f"new {request.max_new_tokens}"]
     if request.stop:
         parts.append("stop [" + " ".join(map(str, request.stop)) + "]")
+    if request.stop_sequences:
+        parts.append("stop " + " ".join(f"[{' '.join(map(str, sequence))}]" for sequence in request.stop_sequences))
+    if request.sampling != GREEDY:
+        fields = msgspec.structs.asdict(request.sampling)
+        changed = {name: value for name, value in fields.items() if value != getattr(GREEDY, name)}
+        parts.append(" ".join(f"{name.replace('_', ' ')} {value}" for name, value in changed.items()))
+    if request.salt is not None:
+        parts.append(f"salt {request.salt}")
+    if request.sample_of is not None:
+        parts.append(f"one more answer to #{request.sample_of}")
     if request.deadline_s is not None:
         parts.append(f"deadline {request.deadline_s} s")
     if request.client_id is not None:

@@ -17,6 +17,8 @@ class CheckName(enum.StrEnum):
     RESIDUE = "residue"
     PROVENANCE = "provenance"
     REPEAT = "repeat"
+    WARMTH = "warmth"
+    ECHO = "echo"
 
 
 class Kind(enum.StrEnum):
@@ -28,6 +30,10 @@ class Kind(enum.StrEnum):
     """It depends on the neighbours' presence, lengths or timing, beyond rounding, but not on their content."""
     WRONG_ALONE = "WRONG-ALONE"
     """It differs from the reference even when alone in a fresh target."""
+    STALE_HIT = "STALE-HIT"
+    """What came from a cache is not what the request would have computed."""
+    ECHO = "ECHO"
+    """Its token is not the one that its own sampling parameters choose from its own logits."""
     OWNERSHIP = "OWNERSHIP"
     """A slot has no owner, two owners, or an owner that has ended; it holds the wrong number of cells; two owners' memory
     overlaps."""
