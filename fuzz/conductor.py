@@ -34,6 +34,7 @@ from targets.protocol import (
     Factory,
     Finished,
     Op,
+    Prefilled,
     Reason,
     Refused,
     Schedule,
@@ -108,7 +109,8 @@ class Conductor:
         self.steps = 0
         self.idle_steps = 0
         self.moved = False
-        self.admitted: set[int] = set()
+        self.cells: dict[int, int] = {}
+        self.again = 0
         self.over = False
 
     async def run(self) -> None:
@@ -177,10 +179,10 @@ class Conductor:
                 await self.give_up(client, Reason.DEADLINE)
         if self.over:
             return
-        self.moved = False
+        self.moved, before = False, self.again
         await self.record(self.advance(rows))
         self.account()
-        self.give_up_if_stuck(everyone=rows is None)
+        self.give_up_if_stuck(rows is None, before)
         self.clock.jump(1)
 
     def advance(self, rows: tuple[int, ...] | None) -> list[Event]:
@@ -211,8 +213,13 @@ class Conductor:
                 if len(client.unheard) == STREAM_EVENTS_MAX:
                     await self.hand(client, client.hear)
             elif isinstance(event, Admitted):
-                self.moved |= event.submission not in self.admitted
-                self.admitted.add(event.submission)
+                self.moved |= event.submission not in self.cells
+                self.cells[event.submission] = max(event.cached, self.cells.get(event.submission, 0))
+            elif isinstance(event, Prefilled):
+                further = event.cells > self.cells.get(event.submission, 0)
+                self.moved |= further
+                self.again += not further
+                self.cells[event.submission] = max(event.cells, self.cells.get(event.submission, 0))
             elif isinstance(event, Crashed):
                 self.over = True
 
@@ -241,14 +248,19 @@ class Conductor:
         """The event for what the target raised, with everyone who was waiting then."""
         return Crashed(doing, sentence(error), tuple(client.submission for client in self.clients if client.live))
 
-    def give_up_if_stuck(self, everyone: bool) -> None:
+    def give_up_if_stuck(self, everyone: bool, before: int) -> None:
         """Ends the replay where requests wait and none of them moves, or where one gets tokens for ever.
 
-        To move is to be admitted for the first time, to get a token, or to end: a target may say much and do nothing.
+        To move is to be admitted for the first time, to get further than ever through one's tokens, to get another, or to
+        end: a target may say much and do nothing. What was preempted goes through its tokens once more, which is no
+        move, but is no standstill either, as long as it is not for ever: as often as all that is live has tokens.
         """
         live = [client for client in self.clients if client.live]
-        if everyone:
-            self.idle_steps = 0 if self.moved or not live else self.idle_steps + 1
+        if self.moved or not live:
+            self.idle_steps = self.again = 0
+        elif everyone:
+            tokens = sum(len(client.request.prompt) + client.request.max_new_tokens for client in live)
+            self.idle_steps += self.again == before or self.again > tokens
         runaway = [client for client in live if client.heard > client.request.max_new_tokens + RUNAWAY_TOKENS]
         stuck = runaway or (live if self.idle_steps >= IDLE_STEPS_MAX else [])
         if stuck and not self.over:

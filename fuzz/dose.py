@@ -23,7 +23,7 @@ from oracle.case import Case
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
 from oracle.departure import departures
 from oracle.reference import Reference
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults.dose import Leaks, leaking
 from targets.models import DTYPES, Model
 from targets.protocol import Factory, Op, Request, Schedule, Setting, Step, Submit, Trace
@@ -78,7 +78,7 @@ def responses(
     model: Model, count: int, dtypes: Sequence[str] = tuple(DTYPES), shares: Sequence[float] = (0.0, *SHARES)
 ) -> Iterator[Response]:
     """Every dtype and share on the first `count` schedules of the fixed workload."""
-    clean = SlotsFactory(model)
+    clean = DecoderFactory(model)
     references = Judge(clean).reference  # one rounding bound and one memory for each dtype
     drawn = list(itertools.islice(batches(schedules(Space.of(clean)), WORKLOAD_SEED), count))
     for dtype, share in itertools.product(dtypes, shares):
@@ -91,7 +91,7 @@ def naming(model: Model, count: int, share: float = 0.1, dtype: str = "float64")
 
     All tokens are forced: a neighbour's answer then never carries on what it was told itself, and the truth is the record.
     """
-    leaky = _Leaky(model, share, Judge(SlotsFactory(model)).reference)
+    leaky = _Leaky(model, share, Judge(DecoderFactory(model)).reference)
     return run_trio(_named, leaky, [crowd(leaky.factory, seed, dtype) for seed in range(count)])
 
 
@@ -122,7 +122,7 @@ class _Leaky:
     def __init__(self, model: Model, share: float, references: References) -> None:
         self.share = share
         self.leaks = Leaks()
-        self.factory = SlotsFactory(model, leaking(share, self.leaks))
+        self.factory = DecoderFactory(model, leaking(share, self.leaks))
         self.references = references
         self.alphabet = Judge(self.factory).alphabet
 

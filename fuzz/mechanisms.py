@@ -1,4 +1,7 @@
-"""Mechanisms: what happened in a trace, counted, so that nothing passes by never happening."""
+"""Mechanisms: what happened in a trace, counted, so that nothing passes by never happening.
+
+`MECHANISMS` are seen in any target's events. What else a target did, it counts itself and tells in its audits.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections import Counter
 from targets.protocol import (
     Admitted,
     Asked,
+    Audited,
     Cancel,
     Emitted,
     Finished,
     Freed,
+    Preempted,
     Reason,
     Refused,
     Request,
@@ -48,7 +53,7 @@ MECHANISMS = (
     "wait",
     "long",
 )
-"""Every mechanism that is counted, in the order of the report."""
+"""Every mechanism that is counted for any target, in the order of the report."""
 
 
 def mechanisms(schedule: Schedule, trace: Trace) -> Counter[str]:
@@ -57,6 +62,7 @@ def mechanisms(schedule: Schedule, trace: Trace) -> Counter[str]:
     requests = submissions(schedule)
     state = _State()
     coming = iter(range(len(requests)))
+    told: dict[str, int] = {}
     for event in trace:
         if isinstance(event, Asked) and event.op < len(schedule.ops):
             op = schedule.ops[event.op]
@@ -68,8 +74,11 @@ def mechanisms(schedule: Schedule, trace: Trace) -> Counter[str]:
                 fired["wait"] += 1
             elif isinstance(op, Step) and op.rows is not None:
                 fired["rows_named"] += 1
+        elif isinstance(event, Audited):
+            told = event.audit.counts
         else:
             state.see(event, requests, fired)
+    fired.update(told)
     return fired
 
 
@@ -82,6 +91,7 @@ class _State:
         self.tokens: Counter[int] = Counter()
         self.used_slots: set[int] = set()
         self.submitted: list[int] = []
+        self.preempted: set[int] = set()
         self.step = 0
 
     def submit(self, who: int, requests: tuple[Request, ...], fired: Counter[str]) -> None:
@@ -101,7 +111,7 @@ class _State:
 
     def cancel_state(self, who: int, requests: tuple[Request, ...]) -> str:
         if who in self.waiting:
-            return "cancel_queued"
+            return "cancel_preempted" if who in self.preempted else "cancel_queued"
         if who not in self.running:
             return "cancel_ended"
         left = requests[who].max_new_tokens - self.tokens[who]
@@ -117,6 +127,10 @@ class _State:
             self.used_slots.add(event.slot)
             self.waiting.discard(event.submission)
             self.running[event.submission] = event.slot
+        elif isinstance(event, Preempted):
+            self.running.pop(event.submission, None)
+            self.waiting.add(event.submission)
+            self.preempted.add(event.submission)
         elif isinstance(event, Emitted):
             self.tokens[event.submission] += 1
         elif isinstance(event, Refused):

@@ -92,14 +92,14 @@ def format_tally(tally: Tally, judge: Judge) -> str:
         f"({speed:.0f} a second{where})",
         f"swaps: {report.pairs} compared, {report.pairs_undecided} undecided; "
         f"suspects: {report.suspects}, of which {report.refuted} were rounding",
-        "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in MECHANISMS if tally.mechanisms[name]),
+        "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in _counted(tally) if tally.mechanisms[name]),
     ]
     if tally.sanitized:
         lines.append(
             f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
             f"{report.poisoned_undecided} undecided"
         )
-    idle = [name for name in MECHANISMS if not tally.mechanisms[name]]
+    idle = [name for name in _counted(tally) if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
@@ -110,6 +110,11 @@ def format_tally(tally: Tally, judge: Judge) -> str:
             f"nothing found: with 95% confidence at most {_failing_share_max(tally):.2g} of such schedules fail (3/n)"
         )
     return "\n".join(lines)
+
+
+def _counted(tally: Tally) -> list[str]:
+    """What is counted for any target, then what this one counts itself."""
+    return [*MECHANISMS, *sorted(tally.mechanisms.keys() - set(MECHANISMS))]
 
 
 def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros: Mapping[Path, Repro]) -> bytes:
@@ -145,7 +150,7 @@ def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros
                 "seconds": tally.seconds,
                 "seconds_in_target_forwards": judge.target_meter.seconds,
                 "seconds_in_reference_forwards": judge.reference_meter.seconds,
-                "mechanisms": {name: tally.mechanisms[name] for name in MECHANISMS},
+                "mechanisms": {name: tally.mechanisms[name] for name in _counted(tally)},
                 "suspects": report.suspects,
                 "refuted": report.refuted,
                 "unknown": len(tally.unknown),

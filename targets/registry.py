@@ -10,7 +10,11 @@ import msgspec
 
 from targets.protocol import BadInput, Factory
 
-TARGETS = {"slots": "our batched decoder with slot reuse, any Hugging Face causal LM"}
+TARGETS = {
+    "slots": "our batched decoder, any Hugging Face causal LM: a slab of K and V, a row of it a request",
+    "pages": "the same with K and V in pages that requests which begin alike share",
+    "private": "the same with a cache of its own for each request",
+}
 
 
 class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,11 +53,12 @@ def build(spec: TargetSpec) -> Factory:
         known = ", ".join(TARGETS)
         raise BadInput("target", f"one of {known}, or package.module:factory", spec.target, "--target")
     # Imported late: a worker that plays somebody's own target starts in half the time without them.
-    from targets.decoder import SlotsFactory
+    from targets.decoder import DecoderFactory
     from targets.faults import find_plants, planted
     from targets.models import find_model
 
-    return SlotsFactory(find_model(spec.model), planted(find_plants(spec.faults)))
+    parts = planted(find_plants(spec.faults), spec.target)
+    return DecoderFactory(find_model(spec.model), parts, spec.target)
 
 
 def default_model(faults: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 import torch
 
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.models import Model, find_model
 
 
@@ -30,6 +30,6 @@ def tiny() -> Model:
 
 
 @pytest.fixture
-def slots(tiny: Model) -> SlotsFactory:
+def slots(tiny: Model) -> DecoderFactory:
     """The built-in target over the default model."""
-    return SlotsFactory(tiny)
+    return DecoderFactory(tiny)

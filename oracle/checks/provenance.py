@@ -4,6 +4,9 @@ Each forward's rows bring the shadow tags of the cells that they could see; the 
 and the tags were read with the indices that read K and V. No arithmetic is involved, so a leak shows however little it
 moves the logits, in any dtype, with one replay; and the tag names the source.
 
+A request that was admitted with cells *cached* may see, among those, what was written for another: where that other has the
+same tokens up to there and the same salt, which the judge sees for itself.
+
 Only foreign, stale and unwritten cells convict: their content is somebody else's, present or past, which is what a LEAK is.
 A request's own cell that is missing, doubled or at the wrong place is no leak, and which of three kinds it is depends on
 whether it also happens alone. It moves the logits by far more than rounding, and isolation decides it by experiment.
@@ -17,17 +20,20 @@ import torch
 
 from oracle.case import Case
 from oracle.finding import Finding, Report
-from targets.protocol import Attended, CheckName, Emitted, Kind, Schedule, Trace
-from targets.protocol.tags import OWNER_SHIFT, pack, unpack
+from targets.protocol import Admitted, Attended, CheckName, Emitted, Kind, Schedule, Trace
+from targets.protocol.tags import NEVER, OWNER_SHIFT, POSITION_MASK, POSITION_SHIFT, SUBMISSION_SHIFT, pack, unpack
 
 
 def provenance(case: Case) -> Generator[Schedule, Trace, Report]:
     """LEAK at the first forward in which a row sees a cell that is not its own. Asks for no variants."""
     report = Report()
     counts: dict[int, int] = {}
+    cached: dict[int, int] = {}
     for index, event in enumerate(case.trace):
         if isinstance(event, Emitted):
             counts[event.submission] = counts.get(event.submission, 0) + 1
+        elif isinstance(event, Admitted):
+            cached[event.submission] = event.cached
         elif isinstance(event, Attended):
             complaint = _malformed(event, len(case.requests))
             if complaint is not None:
@@ -35,6 +41,8 @@ def provenance(case: Case) -> Generator[Schedule, Trace, Report]:
                 break
             report.cells += int(event.visible.sum())
             foreign = _foreign(event)
+            if any(cached.values()) and foreign.any():
+                foreign &= ~_shared(case, event, foreign, cached)
             if foreign.any():
                 report.findings.append(_finding(case, index, event, foreign, counts))
                 break
@@ -47,6 +55,31 @@ def _foreign(event: Attended) -> torch.Tensor:
     owners = [pack(*row) >> OWNER_SHIFT for row in zip(event.submissions, event.generations, strict=True)]
     own = torch.tensor(owners, dtype=torch.int64, device=event.tags.device)[None, :, None]
     return event.visible & (event.tags >> OWNER_SHIFT != own)
+
+
+def _shared(case: Case, event: Attended, foreign: torch.Tensor, cached: dict[int, int]) -> torch.Tensor:
+    """Bool [G, B, T]: the foreign cells that a row may see: cached for it, and of the same tokens as its own."""
+    positions = event.tags >> POSITION_SHIFT & POSITION_MASK
+    owners = event.tags >> SUBMISSION_SHIFT
+    allowed = torch.zeros_like(foreign)
+    for row, who in enumerate(event.submissions):
+        for owner in set(owners[:, row][foreign[:, row]].tolist()):
+            same = min(cached.get(who, 0), _alike(case, who, owner))
+            allowed[:, row] |= (owners[:, row] == owner) & (positions[:, row] < same) & (event.tags[:, row] > NEVER)
+    return allowed & foreign
+
+
+def _alike(case: Case, who: int, owner: int) -> int:
+    """How many tokens, prompt and answer, two requests of one salt have in common from the first on."""
+    if owner >= len(case.requests) or case.requests[owner].salt != case.requests[who].salt:
+        return 0
+    count = 0
+    ours, theirs = ((*case.requests[each].prompt, *case.answers.get(each, ())) for each in (who, owner))
+    for left, right in zip(ours, theirs, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
 
 
 def _malformed(event: Attended, requests: int) -> str | None:

@@ -1,8 +1,9 @@
-"""Our batched decoder with slot reuse, for any Hugging Face causal LM.
+"""Our batched decoder, for any Hugging Face causal LM: one engine whose requests may share state in several ways.
 
     Decoder ──> Scheduler (who gets which slot)
-       │  └───> Batch     (the rows of this step's forward)
-       └──────> Runner ──> SlotStore (K and V of every slot)
+       │  └───> Batch     (the rows, and what goes with each)
+       └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore)
+                             └──> Pool, PrefixIndex (of pages)
 
 `Parts` names the class of each part, so that another one (or a planted fault) can take a part's place.
 Imports `targets.protocol` and `targets.models` only.
@@ -10,20 +11,35 @@ Imports `targets.protocol` and `targets.models` only.
 
 from targets.decoder.batch import Batch
 from targets.decoder.engine import Decoder, Parts
-from targets.decoder.factory import SlotsFactory
+from targets.decoder.factory import DECODERS, DecoderFactory
+from targets.decoder.layout import Layout, plan_bytes
+from targets.decoder.pages import PageStore
+from targets.decoder.pool import Pool
+from targets.decoder.prefix import PrefixIndex
+from targets.decoder.private import PrivateStore
+from targets.decoder.rows import Rows
 from targets.decoder.runner import Feed, Runner
 from targets.decoder.scheduler import Scheduler
-from targets.decoder.slots import Rows, SlotCache, SlotStore
+from targets.decoder.slots import SlotCache, SlotStore
+from targets.decoder.store import Store
 
 __all__ = [
     "Batch",
+    "DECODERS",
     "Decoder",
+    "DecoderFactory",
     "Feed",
+    "Layout",
+    "PageStore",
     "Parts",
+    "Pool",
+    "PrefixIndex",
+    "PrivateStore",
     "Rows",
     "Runner",
     "Scheduler",
     "SlotCache",
     "SlotStore",
-    "SlotsFactory",
+    "Store",
+    "plan_bytes",
 ]

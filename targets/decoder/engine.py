@@ -1,11 +1,18 @@
-"""Decoder: continuous batching over slots. Requests join and leave while others decode.
+"""Decoder: continuous batching. Requests join and leave while others decode, and a step feeds each what it may.
 
-One step: admit, run one forward for every row, choose a token each, retire those that ended. Everything a request was
-given is given back in `retire` and nowhere else.
+One step: admit; *launch* a forward for the rows that have something to feed, within the step's budget of tokens; *land* it:
+run it, give each row whose feed reached the end of its tokens another one, and retire the requests that ended. With
+pipelined steps a launch lands one step after it was made, so that a request may end, be cancelled, or lose its client id
+to another while a forward with it is in flight.
+
+Everything a request was given is given back in `give_back` and nowhere else; what a forward in flight still writes to is
+given back when that has landed. Where the store runs out of room, the youngest requests are preempted, and the oldest one
+never is: it always advances.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,10 +21,12 @@ import torch
 from torch import nn
 
 from targets.decoder.batch import Batch
+from targets.decoder.layout import Layout
 from targets.decoder.runner import Feed, Runner
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
-from targets.models import DTYPES, Plan
+from targets.decoder.store import Saved, Store
+from targets.models import Plan
 from targets.protocol import (
     Admitted,
     Audit,
@@ -27,6 +36,8 @@ from targets.protocol import (
     Freed,
     Holding,
     Inspection,
+    Preempted,
+    Prefilled,
     Reason,
     Refused,
     Request,
@@ -34,15 +45,59 @@ from targets.protocol import (
     Setting,
 )
 
+UNKNOWN = -1
+"""In a feed: the token that the launch before this one will choose."""
+
 
 @dataclass(slots=True)
 class Running:
-    """A live request: `slot` is None while it waits; `answer` grows by one token a step."""
+    """A live request.
+
+    Attributes:
+        slot: None while it waits.
+        answer: Grows by one token at a time.
+        fed: As many of its tokens (prompt, then answer) were handed to forwards since it was admitted.
+        share: As many of them this step hands on.
+        in_flight: Tokens of its answer that forwards in flight will choose: 0 or 1.
+        launches: Forwards in flight that it is in.
+        saved: Its cells in host memory, while it waits after a preemption that moved them there.
+    """
 
     submission: int
     request: Request
     slot: int | None = None
     answer: list[int] = field(default_factory=list)
+    fed: int = 0
+    share: int = 0
+    in_flight: int = 0
+    launches: int = 0
+    saved: Saved | None = None
+
+    def tokens(self) -> list[int]:
+        """Prompt and answer, as far as they are known."""
+        return [*self.request.prompt, *self.answer]
+
+    def piece(self, first: int, count: int) -> list[int]:
+        """Some of these tokens; the one that is not known yet is UNKNOWN."""
+        prompt, answer = self.request.prompt, self.answer
+        inside = list(prompt[first : first + count])
+        start = max(0, first - len(prompt))
+        inside += answer[start : start + count - len(inside)]
+        return inside + [UNKNOWN] * (count - len(inside))
+
+
+@dataclass(slots=True)
+class Launch:
+    """A forward that was asked for: its feeds, whose they are, and which requests get a token from it.
+
+    Attributes:
+        retiring: Requests that ended meanwhile and still hold what it writes to.
+    """
+
+    feeds: list[Feed]
+    running: list[Running]
+    complete: list[bool]
+    retiring: list[Running] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,7 +106,7 @@ class Parts:
 
     decoder: type[Decoder]
     scheduler: type[Scheduler] = Scheduler
-    store: type[SlotStore] = SlotStore
+    store: type[Store] = SlotStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
 
@@ -61,25 +116,35 @@ class Parts:
 
 
 class Decoder:
-    """The built-in target `slots`; fulfils `targets.protocol.Target`."""
+    """The built-in targets; fulfils `targets.protocol.Target`."""
 
     def __init__(self, parts: Parts, network: nn.Module, plan: Plan, settings: Mapping[str, Setting]) -> None:
-        slots = int(settings["slots"])
+        layout = Layout.of(settings)
         self.plan = plan
-        self.context_tokens_max = int(settings["context_tokens_max"])
+        self.context_tokens_max = layout.positions
+        self.step_tokens_max = int(settings["step_tokens_max"]) or None
+        self.row_tokens_max = layout.append_max
+        self.depth = int(bool(settings["pipelined"]))
+        self.moves = settings.get("preempt") == "move"
         self.scheduler = parts.scheduler(
-            slots, str(settings["slot_order"]), int(settings["queue_max"]), int(settings["admit_max"])
+            layout.slots, str(settings["slot_order"]), int(settings["queue_max"]), int(settings["admit_max"])
         )
-        dtype, device = DTYPES[str(settings["dtype"])], torch.device(str(settings["device"]))
-        self.store = parts.store(plan, slots, self.context_tokens_max, dtype, device)
-        self.batch = parts.batch(slots)
+        self.scheduler.fits = self.fits
+        self.store = parts.store(plan, layout)
+        self.batch = parts.batch(layout.slots)
         self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
         self.live: dict[int, Running] = {}
+        self.launched: deque[Launch] = deque()
+        self.chosen: dict[int, int] = {}
+        self.promised = 0
+        self.counts = Counter(dict.fromkeys(_counted(settings), 0))
         if settings["sanitize"]:
             self.store.shadow()
         if settings["poison"] != "none":
             self.store.poison(str(settings["poison"]))
             self.runner.padding = 0 if settings["poison"] == "low" else plan.vocabulary - 1
+
+    # What clients ask
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Queues a request; refuses what can never be served, and answers at once what asks for nothing."""
@@ -101,7 +166,13 @@ class Decoder:
             return "prompt too long"
         if max(request.prompt) >= self.plan.vocabulary:
             return "token id past the vocabulary"
+        if not self.store.fits(self.cells_max(request)):
+            return "more cells than the pool has"
         return None
+
+    def cells_max(self, request: Request) -> int:
+        """As many cells as a request may come to: the last token of an answer is never fed."""
+        return min(len(request.prompt) + request.max_new_tokens, self.context_tokens_max) - 1
 
     def cancel(self, submission: int, reason: Reason) -> list[Event]:
         """Ends a request in whatever state it is; nothing happens if it has ended."""
@@ -110,39 +181,204 @@ class Decoder:
             return []
         if running.slot is None:
             self.scheduler.withdraw(submission)
-        return self.retire(running, reason)
+        if self.depth:
+            self.counts["cancelled_in_flight"] += running.launches > 0
+        events = self.retire(running, reason)
+        self.store.settle()
+        return events
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
-        """Advances every request, or only the named ones, by one token."""
+        """Advances every request, or only the named ones, as far as the step's budget of tokens goes."""
         self.runner.forwards.clear()
         events = self.admit(rows)
-        chosen = [row for row, submission in enumerate(self.batch.submissions) if rows is None or submission in rows]
-        if chosen:
-            with torch.inference_mode():
-                logits = self.runner.run(self.feeds(chosen))
-                events += self.runner.reports
-                self.runner.reports = []
-                events += self.deliver(chosen, logits, logits.argmax(-1).tolist())  # the step's only synchronisation
+        with torch.inference_mode():
+            events += self.launch(rows)
+            while len(self.launched) > self.depth:
+                events += self.land()
+        self.store.settle()
         return events
+
+    # Admission
 
     def admit(self, rows: tuple[int, ...] | None) -> list[Event]:
-        """Moves waiting requests into free slots."""
+        """Moves waiting requests into free slots, with what is there already of their cells."""
         events: list[Event] = []
+        self.promised = 0
         for submission, slot in self.scheduler.admit(rows):
+            running = self.live[submission]
             self.store.begin(slot)
             self.batch.join(submission, slot)
-            self.live[submission].slot = slot
-            events.append(Admitted(submission, slot))
+            running.slot = slot
+            running.fed = self.begin(running, slot)
+            if running.answer:
+                self.batch.keep(self.batch.submissions.index(submission), running.answer[-1])
+            events.append(Admitted(submission, slot, running.fed))
         return events
 
-    def feeds(self, chosen: list[int]) -> list[Feed]:
-        """What each chosen row brings: its prompt the first time, its last token from then on."""
-        slots, tokens = self.batch.slots(), self.batch.tokens()
+    def begin(self, running: Running, slot: int) -> int:
+        """Brings back or shares what there is of a request's cells; returns how many."""
+        saved, running.saved = running.saved, None
+        if saved is not None and self.store.load(slot, saved, running.submission):
+            return saved.cells
+        sibling = self.sibling(running)
+        if sibling is not None and sibling.slot is not None:
+            cells = min(self.store.lengths[sibling.slot], len(running.request.prompt) - 1)
+            if cells > 0:
+                return self.store.fork(slot, sibling.slot, cells)
+        return self.store.attach(slot, running.tokens(), running.request.salt)
+
+    def sibling(self, running: Running) -> Running | None:
+        """The running request to whose prompt this one wants one more answer, where the store can share it."""
+        request = running.request
+        other = None if request.sample_of is None else self.live.get(request.sample_of)
+        if other is None or other.slot is None or not self.store.shares:
+            return None
+        alike = (other.request.prompt, other.request.salt) == (request.prompt, request.salt)
+        return other if alike else None
+
+    def fits(self, submission: int) -> bool:
+        """Whether there is room for a waiting request now, beside those that this step has let in before it."""
+        running = self.live[submission]
+        sibling = self.sibling(running)
+        if sibling is not None and sibling.fed < len(sibling.request.prompt):
+            return False  # worth waiting for: its prompt is on its way through the network
+        tokens = len(running.request.prompt) + len(running.answer) + 1
+        need = self.store.spare(min(tokens, self.cells_max(running.request)), self.promised)
+        self.promised += need or 0
+        return need is not None
+
+    # A step's forward
+
+    def launch(self, rows: tuple[int, ...] | None) -> list[Event]:
+        """Asks for a forward of all that may advance; lands what is in flight first where that is in its way."""
+        events = self.plan_step(rows)
+        if events is None:
+            events = []
+            while self.launched:
+                events += self.land()
+            events += self.plan_step(rows) or []
+        chosen = [row for row, who in enumerate(self.batch.submissions) if self.live[who].share]
+        if not chosen:
+            while self.launched:
+                events += self.land()
+            return events
+        feeds = self.feeds(chosen)
         running = [self.live[self.batch.submissions[row]] for row in chosen]
-        return [
-            Feed(slots[row], [tokens[row]] if request.answer else request.request.prompt, request.submission)
-            for row, request in zip(chosen, running, strict=True)
+        complete = []
+        for each in running:
+            each.fed += each.share
+            each.launches += 1
+            ends = each.fed == len(each.request.prompt) + len(each.answer) + each.in_flight
+            each.in_flight += ends
+            complete.append(ends)
+        self.launched.append(Launch(feeds, running, complete))
+        return events
+
+    def plan_step(self, rows: tuple[int, ...] | None) -> list[Event] | None:
+        """Gives each row its share of the step's tokens, and makes room for it, the oldest request first.
+
+        None where a forward in flight must land before room can be made, or before cells that it writes can be copied.
+        """
+        running = sorted((self.live[who] for who in self.batch.submissions), key=lambda each: each.submission)
+        for each in running:
+            each.share = 0
+        named = [each for each in running if rows is None or each.submission in rows]
+        left = self.share_out(named)
+        events: list[Event] = []
+        for each in left:
+            while each.share and each.slot is not None:
+                if self.launched and self.store.copies(each.slot, each.fed):
+                    return None
+                if self.store.reserve(each.slot, each.fed, each.share):
+                    break
+                if self.launched:
+                    return None
+                events += self.preempt(max((self.live[who] for who in self.batch.submissions), key=lambda it: it.submission))
+        return events
+
+    def share_out(self, named: list[Running]) -> list[Running]:
+        """Sets each request's share: one token for those that decode, then what is left of the budget for prompts."""
+        budget = self.step_tokens_max
+        due = {each.submission: self.due(each) for each in named}
+        for each in sorted(named, key=lambda it: due[it.submission] > 1):
+            share = due[each.submission] if self.row_tokens_max is None else min(due[each.submission], self.row_tokens_max)
+            each.share = share if budget is None else min(share, budget)
+            if each.share < due[each.submission]:
+                self.counts["chunked"] += 1
+            budget = None if budget is None else budget - each.share
+        return [each for each in named if each.share]
+
+    def due(self, running: Running) -> int:
+        """How many of a request's tokens have not been handed to a forward; none if what is in flight ends it."""
+        request, answer = running.request, len(running.answer) + running.in_flight
+        last = answer >= request.max_new_tokens or len(request.prompt) + answer >= self.context_tokens_max
+        return 0 if last and running.in_flight else len(request.prompt) + answer - running.fed
+
+    def feeds(self, chosen: list[int]) -> list[Feed]:
+        """What each chosen row brings: the tokens that have not been through the network, or as many as it may."""
+        slots, tokens = self.batch.slots(), self.batch.tokens()
+        feeds = []
+        for row in chosen:
+            running = self.live[self.batch.submissions[row]]
+            piece = running.piece(running.fed, running.share)
+            if running.share == 1 and running.fed >= len(running.request.prompt) and piece[0] != UNKNOWN:
+                piece = [tokens[row]]  # a decode: the row's own state has it
+            feeds.append(Feed(slots[row], piece, running.submission))
+        return feeds
+
+    def preempt(self, running: Running) -> list[Event]:
+        """Takes a running request's slot and cells away; it waits to be admitted again, in the order of submissions."""
+        slot = running.slot
+        assert slot is not None, "only what runs is preempted"
+        assert not running.launches, "nor what is in flight"
+        if self.moves:
+            running.saved = self.store.save(slot) if self.store.lengths[slot] else None
+        else:
+            self.publish(running, slot, leaving=True)
+        running.slot, running.fed, running.share = None, 0, 0
+        self.vacate(running.submission, slot)
+        self.store.settle()
+        self.scheduler.requeue(running.submission)
+        self.counts["preempted"] += 1
+        return [Preempted(running.submission, slot)]
+
+    # Its results
+
+    def land(self) -> list[Event]:
+        """Runs the oldest forward that was asked for, and gives its results to those requests that are still there."""
+        launch = self.launched.popleft()
+        feeds = [
+            feed._replace(tokens=[self.chosen[feed.submission]]) if feed.tokens[-1] == UNKNOWN else feed
+            for feed in launch.feeds
         ]
+        logits = self.runner.run(feeds)
+        events: list[Event] = list(self.runner.reports)
+        self.runner.reports = []
+        for running, complete in zip(launch.running, launch.complete, strict=True):
+            running.launches -= 1
+            running.in_flight -= complete
+        here = [self.live.get(running.submission) is running for running in launch.running]
+        if self.depth:
+            self.counts["discarded"] += here.count(False)
+        rows = {submission: row for row, submission in enumerate(self.batch.submissions)}
+        got = [index for index, complete in enumerate(launch.complete) if complete]
+        if len(got) < len(feeds):
+            logits = logits[got]
+        greedy = logits.argmax(-1).tolist()  # the step's only synchronisation
+        self.chosen = {feeds[index].submission: token for index, token in zip(got, greedy, strict=True)}
+        for running, complete, alive in zip(launch.running, launch.complete, here, strict=True):
+            if alive:
+                assert running.slot is not None, "what was launched has a slot"
+                if not complete:
+                    self.publish(running, running.slot)
+                    events.append(Prefilled(running.submission, self.store.lengths[running.slot]))
+        kept = [place for place, index in enumerate(got) if here[index]]
+        if len(kept) < len(got):
+            logits, greedy = logits[kept], [greedy[place] for place in kept]
+        events += self.deliver([rows[feeds[got[place]].submission] for place in kept], logits, greedy)
+        for running in launch.retiring:
+            events += self.give_back(running)
+        return events
 
     def deliver(self, chosen: list[int], logits: torch.Tensor, greedy: list[int]) -> list[Event]:
         """Gives each row's request its token, then retires the requests that ended.
@@ -170,9 +406,16 @@ class Decoder:
         return forced[count] if count < len(forced) else greedy
 
     def accept(self, running: Running, token: int, logits: torch.Tensor) -> Event:
-        """Adds a token to an answer and streams it."""
+        """Adds a token to an answer and streams it; what its cells hold may be found by others now."""
         running.answer.append(token)
+        if running.slot is not None:
+            self.publish(running, running.slot)
         return Emitted(running.submission, token, logits)
+
+    def publish(self, running: Running, slot: int, leaving: bool = False) -> None:
+        """Lets others find the cells that a request has, in a store that shares them."""
+        if self.store.shares:
+            self.store.publish(slot, running.tokens(), running.request.salt, leaving)
 
     def ending(self, running: Running) -> Reason | None:
         """Why a request ends with its last token, or None."""
@@ -186,36 +429,61 @@ class Decoder:
         return None
 
     def retire(self, running: Running, reason: Reason) -> list[Event]:
-        """Ends a request and gives back all it held."""
+        """Ends a request; all it held goes back, or will when the last forward with it has landed."""
         del self.live[running.submission]
         events: list[Event] = [Finished(running.submission, reason, tuple(running.answer))]
         if running.slot is not None:
             self.batch.leave(running.submission)
-            self.store.end(running.slot)
-            self.store.scrub(running.slot)
-            self.scheduler.release(running.slot)
-            events.append(Freed(running.submission, running.slot))
+            if running.launches:
+                self.launched[-1].retiring.append(running)
+            else:
+                events += self.give_back(running)
         return events
+
+    def give_back(self, running: Running) -> list[Event]:
+        """Gives back all that an ended request held."""
+        slot = running.slot
+        assert slot is not None, "only what was admitted holds anything"
+        self.publish(running, slot, leaving=True)
+        self.vacate(None, slot)
+        return [Freed(running.submission, slot)]
+
+    def vacate(self, submission: int | None, slot: int) -> None:
+        """A slot has no owner any more; a request that has a row loses it."""
+        if submission is not None:
+            self.batch.leave(submission)
+        self.store.end(slot)
+        self.store.scrub(slot)
+        self.scheduler.release(slot)
+
+    # What it says of itself
 
     def audit(self) -> Audit:
         """Who owns which slot, and how many cells of it are the owner's and visible to it."""
+        retiring = {each.slot: each.submission for launch in self.launched for each in launch.retiring}
         row_slots = dict(zip(self.batch.submissions, self.batch.slots(), strict=True))
         owners: dict[int, list[int]] = {}
         for slot, submission in self.scheduler.owners.items():
-            owners.setdefault(slot, []).append(submission)
+            if retiring.get(slot) != submission:
+                owners.setdefault(slot, []).append(submission)
         for submission, slot in row_slots.items():
             if submission not in owners.setdefault(slot, []):
                 owners[slot].append(submission)
-        lengths = self.store.lengths
         return Audit(
-            held=tuple(
-                Holding(slot, tuple(sorted(held)), lengths[slot], lengths[slot], self.store.storage(slot))
-                for slot, held in sorted(owners.items())
-            ),
+            held=tuple(self.holding(slot, held) for slot, held in sorted(owners.items())),
             free=tuple(self.scheduler.free),
             queued=tuple(self.scheduler.queue),
-            slots=len(lengths),
+            slots=self.store.layout.slots,
+            retiring=tuple(self.holding(slot, [owner]) for slot, owner in sorted(retiring.items()) if slot is not None),
+            pages=self.store.account(),
+            allocated=self.store.allocated(),
+            counts={**self.counts, **self.store.counts, **self.runner.counts},
         )
+
+    def holding(self, slot: int, owners: list[int]) -> Holding:
+        """What one slot holds."""
+        store, cells = self.store, self.store.lengths[slot]
+        return Holding(slot, tuple(sorted(owners)), cells, cells, store.storage(slot), store.pages_of(slot))
 
     def inspect(self) -> Inspection:
         """The forwards of the last step, as they were run, and the cells of everybody who has a row."""
@@ -236,3 +504,16 @@ class Decoder:
     def close(self) -> None:
         """Drops every request and the store."""
         self.live.clear()
+
+
+def _counted(settings: Mapping[str, Setting]) -> list[str]:
+    """What a decoder with these settings counts, so that what it never did shows as zero."""
+    names = {
+        "chunked": bool(settings["step_tokens_max"]) or settings.get("window") == "ring",
+        "cancelled_in_flight": bool(settings["pipelined"]),
+        "discarded": bool(settings["pipelined"]),
+        "preempted": "pool_tokens" in settings,
+        "ring_wrapped": settings.get("window") == "ring",
+        "padded": bool(settings["pad_batch"]),
+    }
+    return [name for name, counted in names.items() if counted]

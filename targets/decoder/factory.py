@@ -1,23 +1,26 @@
-"""The built-in target's factory: its knobs, what it lets us control, and how to open a fresh decoder."""
+"""The built-in targets' factory: their knobs, what they let us control, and how to open a fresh decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import nn
 
 from targets.decoder.engine import Decoder, Parts
-from targets.decoder.slots import POISONS
-from targets.models import DTYPES, Model
-from targets.protocol import Control, Knob, Setting, check_settings, with_defaults
+from targets.decoder.knobs import knobs_of
+from targets.decoder.pages import PageStore
+from targets.decoder.private import PrivateStore
+from targets.decoder.slots import SlotStore
+from targets.decoder.store import Store
+from targets.models import Model
+from targets.protocol import Control, Setting, check_settings, with_defaults
 
-CONTEXT_TOKENS_MAX = 256
-CONTEXT_TOKENS_LONG = 1280
+DECODERS: dict[str, type[Store]] = {"slots": SlotStore, "pages": PageStore, "private": PrivateStore}
+"""The built-in targets, and the store that makes each of them."""
 
 
-class SlotsFactory:
-    """Opens decoders with slot reuse over one model; fulfils `targets.protocol.Factory`.
+class DecoderFactory:
+    """Opens decoders with one kind of store over one model; fulfils `targets.protocol.Factory`.
 
     The targets of one factory share the network's weights, which nothing writes; `network` returns a copy of its own.
     """
@@ -27,15 +30,15 @@ class SlotsFactory:
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
         self.name = name
         self.model = model
-        self.parts = parts or Parts(decoder=Decoder)
-        self.knobs = _knobs(model)
+        self.parts = parts or Parts(decoder=Decoder, store=DECODERS[name])
+        self.knobs = knobs_of(model.plan, name)
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids
         self.identity = model.identity
         self._networks: dict[tuple[str, str, str], nn.Module] = {}
 
     def open(self, settings: Mapping[str, Setting]) -> Decoder:
-        """A fresh decoder; its slabs are new and dirty."""
+        """A fresh decoder; its cells are new and dirty."""
         check_settings(self.knobs, settings)
         chosen = with_defaults(self.knobs, settings)
         return self.parts.decoder(self.parts, self.module(settings), self.model.plan, chosen)
@@ -59,73 +62,3 @@ class SlotsFactory:
         chosen = with_defaults(self.knobs, settings)
         dtype, weights = str(chosen["dtype"]), str(chosen["weights"])
         return dtype, (dtype if weights == "same" else weights), str(chosen["device"])
-
-
-def _knobs(model: Model) -> tuple[Knob, ...]:
-    positions = model.plan.positions_max
-    prefills = ("alone",) if model.plan.masks == "columns" else ("mixed", "apart", "alone")
-    contexts = tuple(min(size, positions) for size in (CONTEXT_TOKENS_MAX, 16, 32, 64, CONTEXT_TOKENS_LONG))
-    return (
-        Knob(name="slots", default=4, values=(4, 1, 2, 3, 8), low=1, high=1024, doc="rows of the KV slab"),
-        Knob(name="slot_order", default="lifo", values=("lifo", "fifo"), doc="which free slot is taken next"),
-        Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
-        Knob(
-            name="context_tokens_max",
-            default=contexts[0],
-            values=contexts,
-            low=2,
-            high=positions,
-            may_change_outputs=True,
-            unit="tokens",
-            doc="prompt and answer together",
-        ),
-        Knob(
-            name="queue_max",
-            default=64,
-            values=(64, 1, 2),
-            low=0,
-            high=1_000_000,
-            may_change_outputs=True,
-            unit="requests",
-            doc="more are refused",
-        ),
-        Knob(name="admit_max", default=8, values=(8, 1, 2), low=1, high=1024, unit="requests a step", doc="admissions"),
-        Knob(
-            name="dtype",
-            default="float64",
-            values=tuple(DTYPES),
-            may_change_outputs=True,
-            drawn=False,
-            doc="arithmetic and KV",
-        ),
-        Knob(
-            name="weights",
-            default="same",
-            values=("same", *DTYPES),
-            may_change_outputs=True,
-            drawn=False,
-            doc="the dtype weights are rounded to before they are upcast",
-        ),
-        Knob(
-            name="device",
-            default="cpu",
-            values=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
-            may_change_outputs=True,
-            drawn=False,
-            doc="where; cuda only on a machine that has it",
-        ),
-        Knob(
-            name="sanitize",
-            default=False,
-            values=(False, True),
-            drawn=False,
-            doc="report who wrote every cell that a request attends to, and in what memory it lies",
-        ),
-        Knob(
-            name="poison",
-            default="none",
-            values=("none", *POISONS),
-            drawn=False,
-            doc="what cells hold that are free, and padding; none leaves them as they are",
-        ),
-    )

@@ -7,6 +7,7 @@ written and their logits not read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,10 +16,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from targets.decoder.slots import Rows, SlotCache, SlotStore
+from targets.decoder.rows import Rows
+from targets.decoder.slots import SlotCache
+from targets.decoder.store import Store
 from targets.models import Plan, logits_of
 from targets.protocol import Attended
 from targets.protocol.tags import POSITION_SHIFT, pack
+
+CAPTURED = (1, 2, 4, 8, 16, 32, 64)
+"""Batch sizes for which a forward is captured, where batches are filled up."""
+NOBODY = -1
+"""The submission of a row that only fills up a batch."""
 
 
 class Feed(NamedTuple):
@@ -36,18 +44,20 @@ class Runner:
         forwards: Those of this step: the feeds, and how many cells stood before each.
         padding: The id that fills up a short row; None for its own last one.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
+        counts: How often a forward was filled up with rows that are nobody's.
     """
 
-    def __init__(self, network: nn.Module, plan: Plan, store: SlotStore, prefill: str) -> None:
+    def __init__(self, network: nn.Module, plan: Plan, store: Store, prefill: str) -> None:
         self.network = network
         self.plan = plan
         self.store = store
         self.prefill = prefill
         self.forwards: list[tuple[Sequence[Feed], list[int]]] = []
-        self.device = store.keys[0].device
-        self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
+        self.device = store.layout.device
+        self.cell_numbers = torch.arange(store.layout.positions, device=self.device)
         self.padding: int | None = None
         self.reports: list[Attended] = []
+        self.counts: Counter[str] = Counter()
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
@@ -76,20 +86,31 @@ class Runner:
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""
+        fill, real = self.fill_rows(len(feeds)), len(feeds)
+        feeds = [*feeds, *fill] if fill else feeds
         counts = [len(feed.tokens) for feed in feeds]
         starts = [self.store.lengths[feed.slot] for feed in feeds]
         self.forwards.append((feeds, starts))
         rows = self.place(feeds, starts)
+        self.store.locate(rows)
         masks = self.masks(rows)
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)
         output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks)
         if self.store.tags:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
-        for feed, count in zip(feeds, counts, strict=True):
+        for feed, count in zip(feeds[:real], counts, strict=False):
             self.store.grew(feed.slot, count)
         logits = logits_of(output)
-        return logits[:, 0] if rows.last is None else logits[rows.last]
+        return (logits[:, 0] if rows.last is None else logits[rows.last])[:real]
+
+    def fill_rows(self, rows: int) -> list[Feed]:
+        """Rows that are nobody's, up to the next size for which a forward was captured: one token in the null slot each."""
+        if not self.store.layout.null:
+            return []
+        size = next((size for size in CAPTURED if size >= rows), rows)
+        self.counts["padded"] += size > rows
+        return [Feed(self.store.null, [0], NOBODY)] * (size - rows)
 
     def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         """Where each token stands: a row's n-th new token at position start + n of its slot.
@@ -145,34 +166,55 @@ class Runner:
         return {"attention_mask": masks, "position_ids": rows.positions}
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
-        """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
-        cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
-        seen = cells <= queries
-        return seen if window is None else seen & (cells > queries - window)
+        """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them.
+
+        Where the cells of a windowed layer are a ring that some row has filled, T is the ring, and a cell holds the last
+        position that came round to it; of one that its owner never reached, that is below zero.
+        """
+        room, queries = self.store.layout.room(window), rows.positions[:, None, :, None]
+        if rows.cells <= room:
+            held = self.cell_numbers[: rows.cells]
+            seen = held <= queries
+        else:
+            last = rows.positions[:, None, None, -1:]  # [B, 1, 1, 1]
+            held = last - (last - self.cell_numbers[:room]) % room
+            seen = (held >= 0) & (held <= queries)
+        return seen if window is None else seen & (held > queries - window)
 
     def tags(self, feeds: Sequence[Feed], rows: Rows) -> torch.Tensor:
         """The shadow tags, int64 [N], of the N tokens that this forward writes."""
-        (owners,) = self.on_device([[pack(feed.submission, self.store.generations[feed.slot]) for feed in feeds]])  # [B]
+        owned = [
+            0 if feed.submission == NOBODY else pack(feed.submission, self.store.generations[feed.slot]) for feed in feeds
+        ]
+        (owners,) = self.on_device([owned])  # [B]
         if rows.written is None:
             return owners + (rows.positions[:, 0] << POSITION_SHIFT)
         row, column, _, _ = rows.written
         return owners[row] + (rows.positions[row, column] << POSITION_SHIFT)
 
     def report(self, feeds: Sequence[Feed], rows: Rows, mask: Any) -> Attended:
-        """What each row's last query could see: the cells that each layer read, under the mask that the network had."""
+        """What each row's last query could see: the cells that each layer read, under the mask that the network had.
+
+        A ring and all cells differ in number: layers are brought to one T with cells that nobody sees.
+        """
         masks = mask if isinstance(mask, dict) else {"all": mask}
         names = self.plan.layer_types if isinstance(mask, dict) else ("all",) * len(rows.attended)
+        real = [index for index, feed in enumerate(feeds) if feed.submission != NOBODY]
         visible = {name: self.of_last_query(each, rows) for name, each in masks.items()}  # [B, T] each
         shown: list[tuple[int, str, torch.Tensor]] = []
         for layer, (name, tags) in enumerate(zip(names, rows.attended, strict=True)):
             if not any(name == other and torch.equal(tags, same) for _, other, same in shown):
                 shown.append((layer, name, tags))
+
+        def whole(cells: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(cells, (0, rows.cells - cells.shape[1]))[real]
+
         return Attended(
-            submissions=tuple(feed.submission for feed in feeds),
-            generations=tuple(self.store.generations[feed.slot] for feed in feeds),
+            submissions=tuple(feeds[index].submission for index in real),
+            generations=tuple(self.store.generations[feeds[index].slot] for index in real),
             layers=tuple(layer for layer, _, _ in shown),
-            tags=torch.stack([tags for _, _, tags in shown]),
-            visible=torch.stack([visible[name] for _, name, _ in shown]),
+            tags=torch.stack([whole(tags) for _, _, tags in shown]),
+            visible=torch.stack([whole(visible[name]) for _, name, _ in shown]),
         )
 
     def of_last_query(self, mask: torch.Tensor, rows: Rows) -> torch.Tensor:

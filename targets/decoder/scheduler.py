@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 
 class Scheduler:
@@ -12,7 +13,10 @@ class Scheduler:
         queue: Waiting submissions, the oldest first.
         free: Free slots; the next one is taken from the right (lifo) or from the left (fifo).
         owners: Held slots and the submission that holds each.
+        fits: Whether there is room for a waiting submission now; asked in the order of the queue.
     """
+
+    fits: Callable[[int], bool]
 
     def __init__(self, slots: int, slot_order: str, queue_max: int, admit_max: int) -> None:
         self.slot_order = slot_order
@@ -21,6 +25,7 @@ class Scheduler:
         self.queue: deque[int] = deque()
         self.free: deque[int] = deque(reversed(range(slots)) if slot_order == "lifo" else range(slots))
         self.owners: dict[int, int] = {}
+        self.fits = lambda submission: True
 
     def enqueue(self, submission: int) -> bool:
         """Puts a request last in the queue; False if the queue is full."""
@@ -36,11 +41,18 @@ class Scheduler:
         self.queue.remove(submission)
         return True
 
+    def requeue(self, submission: int) -> None:
+        """Puts a preempted request back, before all that came after it."""
+        self.queue.insert(sum(waiting < submission for waiting in self.queue), submission)
+
     def admit(self, rows: tuple[int, ...] | None) -> list[tuple[int, int]]:
-        """Gives free slots to the oldest waiting requests (of those named): (submission, slot) each."""
+        """Gives free slots to the oldest waiting requests (of those named): (submission, slot) each.
+
+        One for which there is no room yet holds up those behind it: passed over, it might wait for ever.
+        """
         admitted: list[tuple[int, int]] = []
         for submission in [waiting for waiting in self.queue if rows is None or waiting in rows]:
-            if not self.free or len(admitted) == self.admit_max:
+            if not self.free or len(admitted) == self.admit_max or not self.fits(submission):
                 break
             self.queue.remove(submission)
             admitted.append((submission, self.take(submission)))

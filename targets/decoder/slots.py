@@ -1,83 +1,45 @@
 """SlotStore: the K and V of every slot in preallocated slabs, one a layer: [S, H, T, D].
 
-Isolation is logical. A slot's cells 0..length-1 are its owner's; what lies behind is whatever an earlier owner left, and
-only the mask keeps it out. Slabs start dirty (finite, at the scale of the data), so that a cell read by mistake shows.
-
-With `shadow`, every slab has a twin of tags that is written and read with the very indices that write and read K and V. With
-`poison`, the dirt is another constant, and a slot that is freed is filled with it.
+Isolation is logical: nothing but the length and the mask keeps one owner of a slot from another. A windowed layer's T may be
+a ring, shorter than the request: position p stands in cell p % T, and the mask knows which position each cell holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
+from targets.decoder.layout import Layout
+from targets.decoder.rows import Rows
+from targets.decoder.store import Store
 from targets.models import Plan
-from targets.protocol import Cells
 from targets.protocol.tags import NEVER
 
-_DIRT_KEYS, _DIRT_VALUES = 1.5, -0.75
-POISONS = {"low": (-1.5, -3.0), "high": (3.0, 6.0)}
-"""K and V of a poisoned cell, at the scale of tiny networks' own. The signs differ: whatever a query is, under one of the
-two it is drawn to such a cell."""
 
-
-@dataclass(slots=True)
-class Rows:
-    """The rows of one forward and where they stand.
-
-    Attributes:
-        ids: int64 [B, Q], the new tokens.
-        positions: int64 [B, Q]; a row with fewer than Q tokens repeats its last one, whose copies are never written.
-        slots: int64 [B], the slot of each row.
-        cells: T, as many cells of each slot as the forward may see.
-        last: each row's last token in [B, Q], as a pair of int64 [B]; None where Q is 1.
-        written: the N tokens that are kept, as int64 [N] each: batch row, column in the row, slot, position; None where Q
-            is 1 and all are.
-        tags: int64 [N], the shadow tags of these tokens; None where the store keeps none.
-        attended: Where it does: int64 [B, T] for each layer that has read, the tags of the cells that it was given.
-    """
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    cells: int
-    last: tuple[torch.Tensor, torch.Tensor] | None
-    written: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
-    tags: torch.Tensor | None = None
-    attended: list[torch.Tensor] = field(default_factory=list)
-
-
-class SlotStore:
-    """Owns the slabs and the lengths.
+class SlotStore(Store):
+    """Owns the slabs.
 
     Attributes:
         keys, values: a slab a layer, [S, H, T, D] each.
-        lengths: how many cells of each slot are its owner's.
-        generations: how many owners each slot has had.
         tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
     """
 
-    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        shapes = [(slots, layer.heads, positions, layer.head_size) for layer in plan.layers]
-        self.keys = [torch.full(shape, _DIRT_KEYS, dtype=dtype, device=device) for shape in shapes]
-        self.values = [torch.full(shape, _DIRT_VALUES, dtype=dtype, device=device) for shape in shapes]
-        self.lengths = [0] * slots
-        self.generations = [0] * slots
-        self.tags: list[torch.Tensor] = []
-        self._poison: tuple[float, float] | None = None
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        super().__init__(plan, layout)
+        shapes = [(len(self.lengths), layer.heads, layout.room(layer.window), layer.head_size) for layer in plan.layers]
+        self.keys, self.values = (
+            [torch.full(shape, dirt, dtype=layout.dtype, device=layout.device) for shape in shapes] for dirt in self.fill
+        )
+        self.rooms = [shape[2] for shape in shapes]
+        self.ring = min(self.rooms) if layout.append_max is not None else None
 
     def shadow(self) -> None:
-        """From now on, who wrote a cell is written down."""
         self.tags = [
             torch.full((slab.shape[0], slab.shape[2]), NEVER, dtype=torch.int64, device=slab.device) for slab in self.keys
         ]
 
     def poison(self, name: str) -> None:
-        """Fills every cell with one of the `POISONS`, and from now on every slot that is freed."""
-        self._poison = POISONS[name]
-        for slabs, constant in zip((self.keys, self.values), self._poison, strict=True):
+        super().poison(name)
+        for slabs, constant in zip((self.keys, self.values), self.fill, strict=True):
             for slab in slabs:
                 slab.fill_(constant)
 
@@ -86,10 +48,7 @@ class SlotStore:
         return slot
 
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
-        """The memory of a slot's K and V: (slab, first byte, end byte) of each; none unless `shadow` was called.
-
-        Slabs are numbered by the memory they lie in, so that two that were views of one would have one number.
-        """
+        """As of every store. Slabs are numbered by the memory they lie in: two that were views of one have one number."""
         if not self.tags:
             return ()
         row = self.row_of(slot)
@@ -102,56 +61,40 @@ class SlotStore:
             ranges.append((allocations.setdefault(base, len(allocations)), first, first + view.nbytes))
         return tuple(ranges)
 
-    def begin(self, slot: int) -> None:
-        """A new owner moves in: nothing in the slot is its own."""
-        self.generations[slot] += 1
-        self.lengths[slot] = 0
+    def allocated(self) -> int:
+        return sum(slab.untyped_storage().nbytes() for slab in (*self.keys, *self.values))
 
-    def end(self, slot: int) -> None:
-        """The owner leaves. Its cells stay as they are until they are overwritten."""
-        self.lengths[slot] = 0
-
-    def scrub(self, slot: int) -> None:
-        """Fills a freed slot with the poison; without one, its cells stay as they are."""
-        if self._poison is not None:
-            row = self.row_of(slot)
-            for slabs, constant in zip((self.keys, self.values), self._poison, strict=True):
-                for slab in slabs:
-                    slab[row] = constant
+    def clean(self, slot: int, constants: tuple[float, float]) -> None:
+        row = self.row_of(slot)
+        for slabs, constant in zip((self.keys, self.values), constants, strict=True):
+            for slab in slabs:
+                slab[row] = constant
 
     def grew(self, slot: int, tokens: int) -> None:
-        """`tokens` more cells were written."""
-        self.lengths[slot] += tokens
+        super().grew(slot, tokens)
+        if self.ring is not None:
+            self.counts["ring_wrapped"] += self.lengths[slot] - tokens <= self.ring < self.lengths[slot]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        """Puts K and V [B, H, Q, D] of the written tokens into their cells."""
         # Advanced indices on either side of a slice: the indexed axis comes first, [N, H, D].
         if rows.written is None:
-            position = rows.positions[:, 0]
-            self.keys[layer][rows.slots, :, position] = keys[:, :, 0]
-            self.values[layer][rows.slots, :, position] = values[:, :, 0]
-            if rows.tags is not None:
-                self.tags[layer][rows.slots, position] = rows.tags
+            slot, position = rows.slots, rows.positions[:, 0]
+            new_keys, new_values = keys[:, :, 0], values[:, :, 0]
         else:
             row, column, slot, position = rows.written
-            self.keys[layer][slot, :, position] = keys[row, :, column]
-            self.values[layer][slot, :, position] = values[row, :, column]
-            if rows.tags is not None:
-                self.tags[layer][slot, position] = rows.tags
+            new_keys, new_values = keys[row, :, column], values[row, :, column]
+        if rows.cells > self.rooms[layer]:
+            position = position % self.rooms[layer]
+        self.keys[layer][slot, :, position] = new_keys
+        self.values[layer][slot, :, position] = new_values
+        if rows.tags is not None:
+            self.tags[layer][slot, position] = rows.tags
 
     def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V [B, H, T, D] of the rows' slots, the cells behind their lengths included."""
+        cells = min(rows.cells, self.rooms[layer])
         if rows.tags is not None:
-            rows.attended.append(self.tags[layer][rows.slots, : rows.cells])
-        return self.keys[layer][rows.slots, :, : rows.cells], self.values[layer][rows.slots, :, : rows.cells]
-
-    def seen(self, slot: int) -> Cells:
-        """What the next query of a slot's owner would see of its own cells; read as the network reads, changing nothing."""
-        count, device = self.lengths[slot], self.keys[0].device
-        place, where = torch.zeros((1, 1), dtype=torch.int64, device=device), torch.tensor([slot], device=device)
-        rows = Rows(place, place + max(count - 1, 0), where, count, last=None, written=None)
-        layers = [self.read(layer, rows) for layer in range(len(self.keys))]
-        return Cells(tuple(keys[0] for keys, _ in layers), tuple(values[0] for _, values in layers))
+            rows.attended.append(self.tags[layer][rows.slots, :cells])
+        return self.keys[layer][rows.slots, :, :cells], self.values[layer][rows.slots, :, :cells]
 
 
 class SlotCache:
@@ -159,7 +102,7 @@ class SlotCache:
 
     is_compileable = False
 
-    def __init__(self, store: SlotStore, rows: Rows) -> None:
+    def __init__(self, store: Store, rows: Rows) -> None:
         self.store = store
         self.rows = rows
 
@@ -167,8 +110,13 @@ class SlotCache:
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Takes K and V [B, H, Q, D] of this forward; returns those of all T cells, [B, H, T, D]."""
-        self.store.write(layer_idx, key_states, value_states, self.rows)
-        return self.store.read(layer_idx, self.rows)
+        store, dtype = self.store, key_states.dtype
+        if store.layout.dtype == dtype:
+            store.write(layer_idx, key_states, value_states, self.rows)
+            return store.read(layer_idx, self.rows)
+        store.write(layer_idx, key_states.to(store.layout.dtype), value_states.to(store.layout.dtype), self.rows)
+        keys, values = store.read(layer_idx, self.rows)
+        return keys.to(dtype), values.to(dtype)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Cells before this forward's queries, for networks that build their own causal mask (ALiBi)."""

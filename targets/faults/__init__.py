@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
 from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, rows
-from targets.faults.bank import Fault, Probe, Quirk
+from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
@@ -38,10 +38,16 @@ def find_plants(names: Sequence[str]) -> tuple[Fault | Quirk, ...]:
     return tuple(everything[name] for name in names)
 
 
-def planted(plants: Sequence[Fault | Quirk]) -> Parts | None:
-    """A decoder's parts with all of these in them; None for the decoder as it is."""
-    parts = None
+def planted(plants: Sequence[Fault | Quirk], target: str = "slots") -> Parts:
+    """The parts of a built-in target with all of these in them.
+
+    Raises:
+        BadInput: for one that can't be planted in this target.
+    """
+    parts = built_in(target)
     for plant in plants:
+        if target not in plant.targets:
+            raise BadInput("target", f"one of {', '.join(plant.targets)} for fault {plant.name}", target, "--target")
         parts = plant.plant(parts)
     return parts
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from targets.decoder import Decoder, Parts
+from targets.decoder import DECODERS, Decoder, Parts
 from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
 
 PREFILLS_TOGETHER = ("tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-mixtral")
@@ -57,6 +57,7 @@ class Fault:
         checks: The checks that may rightly find it.
         models: Models on which it shows, the default first.
         settings: Knobs that must be set for it to show.
+        targets: The built-in targets that it can be planted in, the default first.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Fault:
     checks: tuple[CheckName, ...]
     models: tuple[str, ...] = EVERYWHERE
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    targets: tuple[str, ...] = ("slots",)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -76,7 +78,7 @@ class Fault:
 
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this fault in them; an honest probe plants the twin."""
-        return _plant(self.name, self.mixins, parts, probe)
+        return _plant(self.name, self.mixins, parts or built_in(self.targets[0]), probe)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Quirk:
     Attributes:
         name, group, modelled_on, doc, mixins: As of a fault.
         models: Models on which it does anything, the default first.
+        targets: As of a fault.
     """
 
     name: str
@@ -94,15 +97,20 @@ class Quirk:
     doc: str
     mixins: Mapping[str, type[Any]]
     models: tuple[str, ...] = EVERYWHERE
+    targets: tuple[str, ...] = ("slots",)
 
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this quirk in them; an honest probe plants the twin."""
-        return _plant(self.name, self.mixins, parts, probe)
+        return _plant(self.name, self.mixins, parts or built_in(self.targets[0]), probe)
 
 
-def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts | None, probe: Probe | None) -> Parts:
+def built_in(target: str) -> Parts:
+    """The parts of a built-in target as they are."""
+    return Parts(decoder=Decoder, store=DECODERS[target])
+
+
+def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts, probe: Probe | None) -> Parts:
     """The parts with each mixin in front of the class it changes, and the probe where the mixins look for it."""
-    parts = parts or Parts(decoder=Decoder)
     attribute = {name.replace("-", "_"): probe or Probe()}
     changes = {}
     for part, mixin in mixins.items():

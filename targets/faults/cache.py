@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from targets.decoder import Feed, Rows, Runner, SlotStore
+from targets.decoder import Feed, Layout, Rows, Runner, SlotStore
 from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, request
 from targets.models import Plan
 from targets.protocol import CheckName, Kind
@@ -83,9 +83,9 @@ class AppendedStore(TableStore):
 
     global_cache_appended: Probe
 
-    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, plan: Plan, layout: Layout) -> None:
         self.room = min(2048, plan.positions_max)
-        super().__init__(plan, slots, positions if self.global_cache_appended.honest else self.room, dtype, device)
+        super().__init__(plan, layout if self.global_cache_appended.honest else replace(layout, positions=self.room))
 
     def begin(self, slot: int) -> None:
         probe = self.global_cache_appended
@@ -114,9 +114,9 @@ class ExpandedStore(TableStore):
 
     expanded_prompt: Probe
 
-    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(plan, slots, positions, dtype, device)
-        self.stands_in = torch.arange(slots, device=device)
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        super().__init__(plan, layout)
+        self.stands_in = torch.arange(len(self.lengths), device=layout.device)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from targets.decoder import Decoder, Feed, Parts, Rows, Runner, SlotStore
+from targets.decoder import Decoder, Feed, Layout, Parts, Rows, Runner, SlotStore
 from targets.models import Plan
 
 
@@ -56,8 +56,8 @@ class LeakingStore(SlotStore):
     share: float
     leaks: Leaks
 
-    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(plan, slots, positions, dtype, device)
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        super().__init__(plan, layout)
         self.window = plan.layers[0].window
         self.serving: list[int] = []
 

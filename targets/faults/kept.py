@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from targets.decoder import Feed, Runner
+from targets.decoder import Feed, Runner, SlotStore
 from targets.faults.bank import EVERYWHERE, Fault, Probe, at_once, request
 from targets.protocol import CheckName, Kind
 
@@ -20,6 +20,7 @@ class KeptCellRunner(Runner):
     """
 
     kept_between_runs: Probe
+    store: SlotStore
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

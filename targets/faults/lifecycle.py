@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from targets.decoder import Batch, Decoder, Scheduler, SlotStore
+from targets.decoder import Batch, Decoder, Layout, Scheduler, SlotStore
 from targets.faults.bank import Fault, Probe, at_once, one_after_another, request, schedule
 from targets.models import Plan
 from targets.protocol import Cancel, CheckName, Emitted, Event, Finished, Kind, Reason, Step
@@ -18,8 +20,8 @@ class StaleLengthStore(SlotStore):
 
     stale_length: Probe
 
-    def __init__(self, plan: Plan, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(plan, slots, 2 * positions, dtype, device)
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        super().__init__(plan, replace(layout, positions=2 * layout.positions))
 
     def begin(self, slot: int) -> None:
         self._reset(slot)

@@ -137,7 +137,7 @@ class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Who owns what, at the end of a step: every held slot, the free list as it is, the queue, the number of slots.
 
     Attributes:
-        retiring: Slots of requests that have ended while a forward with them was in flight: free once it is done.
+        retiring: What requests still hold that ended while a forward with them was in flight: free once it is done.
         pages: The pool, where the target has one.
         allocated: Bytes of K and V that are allocated, on whatever memory; None where the target does not say.
         counts: How often the target did what no event tells, by name, since it was opened.
@@ -147,7 +147,7 @@ class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     free: tuple[int, ...]
     queued: tuple[int, ...]
     slots: int
-    retiring: tuple[int, ...] = ()
+    retiring: tuple[Holding, ...] = ()
     pages: Pages | None = None
     allocated: int | None = None
     counts: dict[str, int] = {}

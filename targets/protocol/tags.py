@@ -9,11 +9,15 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+import torch
+
 _HOW_BITS, _POSITION_BITS, _GENERATION_BITS = 3, 24, 17
 POSITION_SHIFT = _HOW_BITS
 """Where a tag's position begins."""
+POSITION_MASK = (1 << _POSITION_BITS) - 1
 OWNER_SHIFT = _HOW_BITS + _POSITION_BITS
 """A tag shifted right by so much is its owner: submission and generation."""
+SUBMISSION_SHIFT = OWNER_SHIFT + _GENERATION_BITS
 NEVER = 0
 """The tag of a cell that nobody has written."""
 
@@ -52,6 +56,17 @@ def pack(submission: int, generation: int, position: int = 0, how: How = How.COM
     """A tag as one integer. Adding `position << POSITION_SHIFT` to one at position 0 gives that of another position."""
     owner = (submission << _GENERATION_BITS) | generation % (1 << _GENERATION_BITS)
     return (owner << OWNER_SHIFT) | (position << POSITION_SHIFT) | how
+
+
+def retagged(tags: torch.Tensor, owner: int, how: How) -> torch.Tensor:
+    """Tags, int64 of any shape, at the positions that they have: written for `owner` (a tag at position 0) as `how` says."""
+    positions = tags & (POSITION_MASK << POSITION_SHIFT)
+    return positions + (owner >> OWNER_SHIFT << OWNER_SHIFT) + how
+
+
+def rewritten(tags: torch.Tensor, how: How) -> torch.Tensor:
+    """Tags, int64 of any shape, of the same owners and positions, last written as `how` says; what nobody wrote stays so."""
+    return torch.where(tags == NEVER, tags, (tags >> POSITION_SHIFT << POSITION_SHIFT) + how)
 
 
 def unpack(tag: int) -> Tag | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from fuzz.conductor import IDLE_STEPS_MAX, replay
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.protocol import (
     Admitted,
     Asked,
@@ -70,7 +70,7 @@ def last(trace: Trace) -> Event:
     return trace[-1]
 
 
-def test_two_replays_of_a_schedule_are_the_same_bit_for_bit(slots: SlotsFactory) -> None:
+def test_two_replays_of_a_schedule_are_the_same_bit_for_bit(slots: DecoderFactory) -> None:
     first, second = replay(slots, BUSY), replay(slots, BUSY)
     assert first_departure(first, second) is None
     assert digest(first) == digest(second)
@@ -147,7 +147,7 @@ def test_a_target_is_closed_after_its_replay() -> None:
     assert factory.opened[0].closed
 
 
-def test_settings_that_are_not_the_target_s_are_bad_input(slots: SlotsFactory) -> None:
+def test_settings_that_are_not_the_target_s_are_bad_input(slots: DecoderFactory) -> None:
     with pytest.raises(BadInput, match=r"^slots must be a whole number in 1\.\.1024, got 0$"):
         replay(slots, Schedule(ops=(), settings={"slots": 0}))
 

@@ -15,7 +15,7 @@ from fuzz.__main__ import main
 from fuzz.conductor import replay
 from fuzz.dose import WAYS, Naming, Response, crowd, holds, naming, responses
 from fuzz.dose_picture import HEADING, draw, format_naming, format_response
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults.dose import LeakingStore, Leaks, leaking
 from targets.models import Model, find_model
 from targets.protocol import Request, Schedule, Step, Submit, emitted_by_submission, submissions
@@ -31,7 +31,7 @@ def leaks_of(
 ) -> tuple[Leaks, dict[int, torch.Tensor]]:
     """The record of one replay, and each request's last logits."""
     leaks = Leaks()
-    factory = SlotsFactory(model, leaking(share, leaks))
+    factory = DecoderFactory(model, leaking(share, leaks))
     trace = replay(factory, msgspec.structs.replace(schedule, settings={**schedule.settings, "dtype": dtype}))
     last = {who: events[-1].logits for who, events in emitted_by_submission(trace).items()}
     return leaks, {who: logits for who, logits in last.items() if logits is not None}
@@ -59,7 +59,7 @@ def test_a_share_of_nothing_changes_no_bit(tiny: Model) -> None:
     schedule = asked((1, 2), (3, 4, 5), new=2)
     leaks, told = leaks_of(tiny, 0.0, schedule)
     _, leaked = leaks_of(tiny, 0.5, schedule)
-    trace = replay(SlotsFactory(tiny), schedule)
+    trace = replay(DecoderFactory(tiny), schedule)
     clean = {who: events[-1].logits for who, events in emitted_by_submission(trace).items()}
     assert leaks.sources == {}
     assert all(torch.equal(told[who], logits) for who, logits in clean.items() if logits is not None)
@@ -100,7 +100,7 @@ def test_cells_behind_a_sliding_window_are_neither_touched_nor_counted() -> None
     assert (leaks.sources, leaks.tried) == ({1: {0}}, {1}), "#0 no longer sees the one cell that #1 has as well"
 
 
-def test_a_crowd_overlaps_and_says_only_what_it_was_told(slots: SlotsFactory) -> None:
+def test_a_crowd_overlaps_and_says_only_what_it_was_told(slots: DecoderFactory) -> None:
     for seed in range(8):
         schedule = crowd(slots, seed, "float64")
         requests = submissions(schedule)

@@ -16,7 +16,7 @@ from fuzz.judge import Judge
 from fuzz.repro import Repro, save
 from oracle.checks import CHECKS
 from oracle.symptoms import SYMPTOMS
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import Kind, Request, Schedule, Step, Submit
@@ -60,7 +60,7 @@ ROWS = {
 LANDINGS = [(row, name, kind) for row, pairs in ROWS.items() for name, kind in pairs]
 
 
-def diagnosis(factory: SlotsFactory, schedule: Schedule, kind: Kind) -> Diagnosis:
+def diagnosis(factory: DecoderFactory, schedule: Schedule, kind: Kind) -> Diagnosis:
     """Of the first finding of this kind."""
 
     async def go() -> Diagnosis:

@@ -8,7 +8,7 @@ from fuzz.conductor import run_trio
 from fuzz.followup import FollowUp
 from fuzz.judge import Judge, first_of
 from oracle.checks import ROUTINE
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS, find_faults, planted
 from targets.models import Model
 from targets.protocol import CheckName, Kind
@@ -24,7 +24,7 @@ from targets.protocol import CheckName, Kind
     ids=["alone", "behind what is wrong alone"],
 )
 def test_a_leak_is_not_named_after_what_is_wrong_without_it(tiny: Model, faults: tuple[str, ...], site: str) -> None:
-    judge = Judge(SlotsFactory(tiny, planted(find_faults(faults))))
+    judge = Judge(DecoderFactory(tiny, planted(find_faults(faults))))
     follow = FollowUp(judge, {}, ROUTINE)
 
     async def named() -> str:

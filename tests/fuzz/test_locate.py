@@ -17,7 +17,7 @@ from fuzz.watching import Watching
 from oracle.finding import Finding
 from targets import attention
 from targets.attention import AttentionFactory, Server
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model, find_model
 from targets.protocol import (
@@ -132,7 +132,7 @@ def test_every_fault_of_the_bank_that_shows_in_an_attention_has_a_site_here() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_departs_on_a_clean_target(model: str) -> None:
-    factory = SlotsFactory(find_model(model))
+    factory = DecoderFactory(find_model(model))
     for victim in range(len(submissions(MIXED))):
         seen = watch(factory, MIXED, victim)
         assert (seen.found, seen.why) == (None, ""), victim
@@ -142,7 +142,7 @@ def test_nothing_departs_on_a_clean_target(model: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_watching_changes_no_bit_of_the_trace(model: str) -> None:
-    factory = SlotsFactory(find_model(model))
+    factory = DecoderFactory(find_model(model))
     plain = replay(factory, MIXED)
     answers = {who: tuple(event.token for event in events) for who, events in emitted_by_submission(plain).items()}
     follow = Watch(1, submissions(MIXED), answers, Judge(factory).reference({}), factory.vocabulary, to_the_end=True)
@@ -161,7 +161,7 @@ def test_watching_changes_no_bit_of_the_trace(model: str) -> None:
     [("layer-off-by-one", Kind.WRONG_ALONE), ("global-cache-overwritten", Kind.LEAK), ("late-token", Kind.LEAK)],
 )
 def test_a_site_is_the_same_on_every_model(model: str, name: str, kind: Kind) -> None:
-    found = located(SlotsFactory(find_model(model), FAULTS[name].plant()), smallest(name, kind), kind)
+    found = located(DecoderFactory(find_model(model), FAULTS[name].plant()), smallest(name, kind), kind)
     assert found.where is not None, found.why
     assert found.where.site == SITES[name, kind]
 
@@ -170,7 +170,7 @@ def test_a_site_is_the_same_on_every_model(model: str, name: str, kind: Kind) ->
 @pytest.mark.parametrize("name", ["mask-to-longest", "position-of-longest"])
 def test_a_mask_is_told_from_a_position_under_learned_positions_and_windows(name: str) -> None:
     for model in ("tiny-gpt2", "tiny-gemma3"):
-        factory = SlotsFactory(find_model(model), FAULTS[name].plant())
+        factory = DecoderFactory(find_model(model), FAULTS[name].plant())
         found = located(factory, smallest(name, Kind.INTERFERENCE), Kind.INTERFERENCE)
         assert found.where is not None
         assert found.where.site == SITES[name, Kind.INTERFERENCE]

@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.conductor import replay
 from fuzz.mechanisms import MECHANISMS, mechanisms
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.protocol import Cancel, Op, Request, Schedule, Setting, Step, Submit, Wait
 
 
@@ -56,13 +56,13 @@ def test_every_mechanism_has_its_story() -> None:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_mechanism_fires_in_its_story(slots: SlotsFactory, name: str) -> None:
+def test_a_mechanism_fires_in_its_story(slots: DecoderFactory, name: str) -> None:
     ops, settings = STORIES[name]
     schedule = Schedule(ops=tuple(ops), settings=settings)
     assert mechanisms(schedule, replay(slots, schedule))[name] == 1
 
 
 @pytest.mark.parametrize("ops", PLAIN)
-def test_none_fires_where_nothing_happens(slots: SlotsFactory, ops: Sequence[Op]) -> None:
+def test_none_fires_where_nothing_happens(slots: DecoderFactory, ops: Sequence[Op]) -> None:
     schedule = Schedule(ops=tuple(ops), settings={"slot_order": "fifo"})
     assert not +mechanisms(schedule, replay(slots, schedule))

@@ -11,7 +11,7 @@ import pytest
 from fuzz.followup import Failure
 from fuzz.replaying import Outcome, Replayer
 from fuzz.repro import Repro, check_against, load, make, save, write_atomically
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.protocol import BadInput
 from targets.registry import TargetSpec, build
 
@@ -106,7 +106,7 @@ def test_a_file_is_replaced_whole_or_left_as_it_was(tmp_path: Path, monkeypatch:
     assert names(tmp_path) == ["run.json"]
 
 
-def test_a_repro_of_another_model_is_refused(repro: Repro, slots: SlotsFactory) -> None:
+def test_a_repro_of_another_model_is_refused(repro: Repro, slots: DecoderFactory) -> None:
     check_against(repro, slots, "a.json")
     other = msgspec.structs.replace(repro, identity="tiny sha256:0")
     with pytest.raises(BadInput) as caught:

@@ -10,7 +10,7 @@ from fuzz.judge import Judge
 from fuzz.search import Limits, Search, Tally
 from fuzz.stage import InProcess
 from oracle.finding import Verdict
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Factory, Kind, Schedule, Setting, submissions
@@ -49,7 +49,7 @@ def test_a_fault_is_found_shrunk_and_named_once() -> None:
 
 @pytest.mark.slow
 def test_a_planted_leak_is_found_and_its_repro_fails_again(tiny: Model) -> None:
-    factory = SlotsFactory(tiny, FAULTS["late-token"].plant())
+    factory = DecoderFactory(tiny, FAULTS["late-token"].plant())
     failures = searched(factory, schedules=15, context_tokens_max=64).tally.failures
     assert failures
     assert len({failure.signature for failure in failures}) == len(failures)
@@ -63,7 +63,7 @@ def test_a_planted_leak_is_found_and_its_repro_fails_again(tiny: Model) -> None:
 def test_what_several_checks_say_of_one_minimal_schedule_is_one_failure_with_all_their_evidence(tiny: Model) -> None:
     fault = FAULTS["stale-length"]
     schedule = Schedule(ops=fault.smallest[Kind.LEAK].ops, settings={"sanitize": True})
-    search = Search(SlotsFactory(tiny, fault.plant()), 0, Limits(), {"sanitize": True})
+    search = Search(DecoderFactory(tiny, fault.plant()), 0, Limits(), {"sanitize": True})
     run_trio(search.one, schedule)
     (failure,) = search.tally.failures
     assert (failure.schedule, failure.finding.check) == (schedule, CheckName.PROVENANCE)
@@ -134,8 +134,8 @@ def test_whatever_could_not_be_judged_makes_the_verdict_unknown(doubt: str) -> N
 @pytest.mark.slow
 def test_a_network_that_remembers_is_found_and_hides_no_other_bug(tiny: Model) -> None:
     parts = FAULTS["kept-between-runs"].plant(FAULTS["token-lost-on-finish"].plant())
-    factory = SlotsFactory(tiny, parts)
-    stage = InProcess(factory, lambda: SlotsFactory(tiny, parts))
+    factory = DecoderFactory(tiny, parts)
+    stage = InProcess(factory, lambda: DecoderFactory(tiny, parts))
     search = Search(factory, 1, Limits(schedules=6), {"context_tokens_max": 64}, stage=stage)
     tally = run_trio(search.run)
     found = {(failure.finding.kind, failure.finding.check) for failure in tally.failures}

@@ -21,7 +21,7 @@ from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
 from fuzz.strategies.motifs import MOTIFS, Motif
 from fuzz.strategies.schedules import schedule as read
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.protocol import Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
 from targets.protocol.schedule import check_references
 from targets.registry import TargetSpec, build
@@ -42,14 +42,14 @@ def draw(factory: Factory, seed: int, count: int) -> list[Schedule]:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_schedules_and_another_gives_others(slots: SlotsFactory) -> None:
+def test_the_same_seed_gives_the_same_schedules_and_another_gives_others(slots: DecoderFactory) -> None:
     first = draw(slots, 7, 45)
     assert draw(slots, 7, 45) == first
     assert draw(slots, 8, 45) != first
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_schedules_in_another_process(slots: SlotsFactory) -> None:
+def test_the_same_seed_gives_the_same_schedules_in_another_process(slots: DecoderFactory) -> None:
     keys = b"".join(schedule.key() for schedule in draw(slots, 7, 60))
     told = subprocess.run([sys.executable, "-c", PRINT_KEYS], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == hashlib.sha256(keys).hexdigest()
@@ -103,7 +103,7 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
 
 @pytest.mark.slow
 def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
-    slots: SlotsFactory, monkeypatch: pytest.MonkeyPatch
+    slots: DecoderFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(FEATURES) <= set(SHOWS)
     drawn: Counter[str] = Counter()
@@ -122,7 +122,7 @@ def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
     assert [motif.__name__ for motif in MOTIFS if drawn[motif.__name__] < 40] == []
 
 
-def test_the_dice_are_enough_for_the_longest_story(slots: SlotsFactory) -> None:
+def test_the_dice_are_enough_for_the_longest_story(slots: DecoderFactory) -> None:
     space = Space.of(slots)
     chance = random.Random(1)
     for _ in range(COUNT):
@@ -131,7 +131,7 @@ def test_the_dice_are_enough_for_the_longest_story(slots: SlotsFactory) -> None:
 
 
 @pytest.mark.slow
-def test_settings_differ_from_the_defaults_in_a_few_knobs_that_may_be_drawn(slots: SlotsFactory) -> None:
+def test_settings_differ_from_the_defaults_in_a_few_knobs_that_may_be_drawn(slots: DecoderFactory) -> None:
     by_name = {knob.name: knob for knob in slots.knobs}
     seen: set[str] = set()
     for settings in itertools.islice(batches(knobs(slots.knobs), 1), COUNT):
@@ -145,7 +145,7 @@ def test_settings_differ_from_the_defaults_in_a_few_knobs_that_may_be_drawn(slot
 
 
 @pytest.mark.slow
-def test_a_request_is_greedy_and_within_the_vocabulary(slots: SlotsFactory) -> None:
+def test_a_request_is_greedy_and_within_the_vocabulary(slots: DecoderFactory) -> None:
     for request in itertools.islice(batches(requests(Space.of(slots)), 1), COUNT):
         assert request.prompt
         assert request.max_new_tokens > 0
@@ -153,7 +153,7 @@ def test_a_request_is_greedy_and_within_the_vocabulary(slots: SlotsFactory) -> N
 
 
 @pytest.mark.slow
-def test_a_plain_hypothesis_test_shrinks_a_schedule(slots: SlotsFactory) -> None:
+def test_a_plain_hypothesis_test_shrinks_a_schedule(slots: DecoderFactory) -> None:
     seen: list[Schedule] = []
 
     @hypothesis.settings(

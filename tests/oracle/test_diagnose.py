@@ -10,7 +10,7 @@ from fuzz.judge import Judge
 from fuzz.stage import InProcess
 from oracle.diagnose import diagnose, serialised
 from oracle.finding import Finding
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import Cancel, CheckName, Kind, Schedule, Step, Submit, Wait, submissions
@@ -20,8 +20,8 @@ from tests.oracle.handmade import asked
 def outcomes(tiny: Model, name: str, kind: Kind, schedule: Schedule | None = None) -> dict[str, str]:
     """The evidence on a planted fault, by experiment."""
     fault = FAULTS[name]
-    factory = SlotsFactory(tiny, fault.plant())
-    judge = Judge(factory, InProcess(factory, lambda: SlotsFactory(tiny, factory.parts)))
+    factory = DecoderFactory(tiny, fault.plant())
+    judge = Judge(factory, InProcess(factory, lambda: DecoderFactory(tiny, factory.parts)))
     told = schedule or fault.smallest[kind]
 
     async def ask() -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def test_rows_that_were_named_stay_the_only_ones() -> None:
 
 
 def test_a_check_that_is_asked_for_a_reason_is_not_asked_again(tiny: Model) -> None:
-    factory = SlotsFactory(tiny)
+    factory = DecoderFactory(tiny)
     judge = Judge(factory)
 
     async def ask() -> tuple[str, ...]:

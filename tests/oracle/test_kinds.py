@@ -14,7 +14,7 @@ from oracle.case import Alphabet, Case
 from oracle.checks.isolation import isolation
 from oracle.finding import Report, Verdict
 from oracle.reference import Reference
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Control, Emitted, Kind, Request, Schedule, Setting, Trace
@@ -28,7 +28,7 @@ def with_settings(schedule: Schedule, settings: Mapping[str, Setting]) -> Schedu
     return msgspec.structs.replace(schedule, settings={**schedule.settings, **settings})
 
 
-def strict(factory: SlotsFactory) -> Callable[[Mapping[str, Setting]], Reference]:
+def strict(factory: DecoderFactory) -> Callable[[Mapping[str, Setting]], Reference]:
     """References that allow float32 no rounding at all, and float64 as much as it needs."""
 
     @functools.cache
@@ -38,7 +38,7 @@ def strict(factory: SlotsFactory) -> Callable[[Mapping[str, Setting]], Reference
     return lambda settings: of(str(settings.get("dtype", "float64")))
 
 
-def judged(factory: SlotsFactory, schedule: Schedule, control: Control | None = None) -> Report:
+def judged(factory: DecoderFactory, schedule: Schedule, control: Control | None = None) -> Report:
     """What isolation says of a schedule when every bit that float32 rounds makes a suspect."""
     case: Case = case_of(
         schedule,
@@ -63,7 +63,7 @@ def judged(factory: SlotsFactory, schedule: Schedule, control: Control | None = 
 def test_a_planted_bug_is_given_its_kind(tiny: Model, name: str, kind: Kind, check: CheckName, dtype: str) -> None:
     fault = FAULTS[name]
     schedule = with_settings(fault.smallest[kind], {"dtype": dtype})
-    judgement = run_trio(Judge(SlotsFactory(tiny, fault.plant())).judge, schedule, [CheckName.ISOLATION])
+    judgement = run_trio(Judge(DecoderFactory(tiny, fault.plant())).judge, schedule, [CheckName.ISOLATION])
     (finding,) = judgement.findings
     assert (finding.kind, finding.check) == (kind, check)
     assert judgement.report.suspects == 1
@@ -74,7 +74,7 @@ def test_a_planted_bug_is_given_its_kind(tiny: Model, name: str, kind: Kind, che
 
 def test_a_finding_carries_the_victim_s_whole_isolated_answer(tiny: Model) -> None:
     fault = FAULTS["position-of-longest"]
-    factory = SlotsFactory(tiny, fault.plant())
+    factory = DecoderFactory(tiny, fault.plant())
     schedule = asked((1,), (1, 2), new=3)
     judge = Judge(factory)
     judgement = run_trio(functools.partial(judge.judge, thorough=True), schedule, [CheckName.ISOLATION])
@@ -86,7 +86,7 @@ def test_a_finding_carries_the_victim_s_whole_isolated_answer(tiny: Model) -> No
     assert len(finding.answer) == 3
 
 
-def test_a_suspect_that_is_only_rounding_is_refuted_by_a_float64_replay(slots: SlotsFactory) -> None:
+def test_a_suspect_that_is_only_rounding_is_refuted_by_a_float64_replay(slots: DecoderFactory) -> None:
     report = judged(slots, with_settings(PAIR, FLOAT32))
     assert report.suspects == report.refuted > 0
     assert report.findings == []
@@ -96,7 +96,7 @@ def test_a_suspect_that_is_only_rounding_is_refuted_by_a_float64_replay(slots: S
 
 def test_interference_in_float32_is_confirmed_by_a_float64_replay(tiny: Model) -> None:
     fault = FAULTS["position-of-longest"]
-    factory = SlotsFactory(tiny, fault.plant())
+    factory = DecoderFactory(tiny, fault.plant())
     (finding,) = judged(factory, with_settings(fault.smallest[Kind.INTERFERENCE], FLOAT32)).findings
     assert finding.kind is Kind.INTERFERENCE
     assert (
@@ -105,7 +105,7 @@ def test_interference_in_float32_is_confirmed_by_a_float64_replay(tiny: Model) -
 
 
 def test_interference_that_shows_only_in_tokens_is_confirmed_too(tiny: Model) -> None:
-    factory = SlotsFactory(tiny, FAULTS["position-of-longest"].plant())
+    factory = DecoderFactory(tiny, FAULTS["position-of-longest"].plant())
 
     def mute(schedule: Schedule) -> Trace:
         return tuple(
@@ -128,7 +128,7 @@ def test_interference_that_shows_only_in_tokens_is_confirmed_too(tiny: Model) ->
     assert [finding.kind for finding in report.findings] == [Kind.INTERFERENCE]
 
 
-def test_a_target_whose_own_precision_is_another_is_asked_in_float64_all_the_same(slots: SlotsFactory) -> None:
+def test_a_target_whose_own_precision_is_another_is_asked_in_float64_all_the_same(slots: DecoderFactory) -> None:
     def play(schedule: Schedule) -> Trace:
         return replay(slots, with_settings(schedule, {"dtype": schedule.settings.get("dtype", "float32")}))
 
@@ -143,7 +143,7 @@ def test_a_target_whose_own_precision_is_another_is_asked_in_float64_all_the_sam
     assert report.suspects == report.refuted == 2
 
 
-def test_with_no_float64_to_ask_and_nobody_to_swap_a_suspect_stays_unknown(slots: SlotsFactory) -> None:
+def test_with_no_float64_to_ask_and_nobody_to_swap_a_suspect_stays_unknown(slots: DecoderFactory) -> None:
     alone = with_settings(asked((1, 2, 3), new=4), FLOAT32)
     control = msgspec.structs.replace(slots.control, float64=False)
     report = judged(slots, alone, control)
@@ -155,13 +155,13 @@ def test_with_no_float64_to_ask_and_nobody_to_swap_a_suspect_stays_unknown(slots
 
 def test_with_no_float64_to_ask_a_swap_still_convicts(tiny: Model) -> None:
     fault = FAULTS["global-cache-overwritten"]
-    factory = SlotsFactory(tiny, fault.plant())
+    factory = DecoderFactory(tiny, fault.plant())
     control = msgspec.structs.replace(factory.control, float64=False)
     report = judged(factory, with_settings(fault.smallest[Kind.LEAK], FLOAT32), control)
     assert [finding.kind for finding in report.findings] == [Kind.LEAK]
 
 
-def test_a_refuted_suspect_makes_room_for_the_next(slots: SlotsFactory) -> None:
+def test_a_refuted_suspect_makes_room_for_the_next(slots: DecoderFactory) -> None:
     report = judged(slots, with_settings(asked((1, 2, 3), (4, 5), (6, 7, 8, 9), new=4), FLOAT32))
     assert report.suspects == 3 == report.refuted
 
@@ -170,24 +170,24 @@ def test_what_is_wrong_alone_does_not_hide_that_its_neighbours_matter_too(tiny: 
     both = FAULTS["position-of-longest"].plant(FAULTS["heads-share"].plant())
     schedule = asked((1,), (1, 2), new=3)
     for dtype in ("float64", "float32"):
-        judge = Judge(SlotsFactory(tiny, both))
+        judge = Judge(DecoderFactory(tiny, both))
         judgement = run_trio(judge.judge, with_settings(schedule, {"dtype": dtype}), [CheckName.ISOLATION])
         assert {finding.kind for finding in judgement.findings} == {Kind.WRONG_ALONE, Kind.INTERFERENCE}
 
 
 def test_what_is_wrong_alone_and_the_same_beside_others_is_nothing_else(tiny: Model) -> None:
-    judge = Judge(SlotsFactory(tiny, FAULTS["heads-share"].plant()))
+    judge = Judge(DecoderFactory(tiny, FAULTS["heads-share"].plant()))
     judgement = run_trio(judge.judge, asked((1,), (1, 2), new=3), [CheckName.ISOLATION])
     assert [finding.kind for finding in judgement.findings] == [Kind.WRONG_ALONE, Kind.WRONG_ALONE]
 
 
 def test_only_a_few_requests_of_one_schedule_are_convicted(tiny: Model) -> None:
-    judge = Judge(SlotsFactory(tiny, FAULTS["heads-share"].plant()))
+    judge = Judge(DecoderFactory(tiny, FAULTS["heads-share"].plant()))
     schedule = asked((1,), (2,), (3,), (4,), (5,))
     assert len(run_trio(judge.judge, schedule, [CheckName.ISOLATION]).findings) == 3
 
 
-def test_logits_that_are_no_numbers_are_left_to_survival(slots: SlotsFactory) -> None:
+def test_logits_that_are_no_numbers_are_left_to_survival(slots: DecoderFactory) -> None:
     def spoilt(event: object) -> object:
         if not isinstance(event, Emitted) or event.submission or event.logits is None:
             return event

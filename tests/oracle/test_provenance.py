@@ -11,7 +11,7 @@ from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from oracle.checks.provenance import provenance
 from oracle.finding import Report, Verdict
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import Attended, CheckName, Emitted, Event, Finished, How, Kind, Reason
@@ -159,6 +159,6 @@ def test_a_planted_leak_is_seen_in_one_replay_and_its_honest_twin_is_not(tiny: M
         assert judge.replays == 1
 
 
-def test_nothing_is_looked_at_without_sanitize(slots: SlotsFactory) -> None:
+def test_nothing_is_looked_at_without_sanitize(slots: DecoderFactory) -> None:
     judgement = run_trio(Judge(slots).judge, SCHEDULE, [CheckName.PROVENANCE])
     assert judgement.report == Report()

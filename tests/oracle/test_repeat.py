@@ -12,7 +12,7 @@ from fuzz.stage import InProcess, Renewing
 from oracle.case import Accounted, Anew, Ask, Used
 from oracle.checks.repeat import repeat
 from oracle.finding import Report, Verdict
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import Asked, CheckName, Emitted, Kind, Schedule, Trace
@@ -85,8 +85,8 @@ def test_a_network_that_keeps_a_cell_is_convicted_and_its_honest_twin_passes(tin
     schedule = fault.smallest[Kind.LEAK]
 
     def found(parts: object, stage: str) -> object:
-        factory = SlotsFactory(tiny, parts)  # type: ignore[arg-type]
-        judge = Judge(factory, InProcess(factory, lambda: SlotsFactory(tiny, factory.parts)))
+        factory = DecoderFactory(tiny, parts)  # type: ignore[arg-type]
+        judge = Judge(factory, InProcess(factory, lambda: DecoderFactory(tiny, factory.parts)))
         if stage == "renewing":
             judge.stage = Renewing(judge.stage)
         return run_trio(judge.same, schedule, Kind.LEAK, CheckName.REPEAT)
@@ -97,11 +97,11 @@ def test_a_network_that_keeps_a_cell_is_convicted_and_its_honest_twin_passes(tin
 
 
 def test_a_stage_that_is_renewed_for_each_replay_gives_a_remembering_target_no_past(tiny: Model) -> None:
-    factory = SlotsFactory(tiny, FAULTS["kept-between-runs"].plant())
-    rebuilt: list[SlotsFactory] = []
+    factory = DecoderFactory(tiny, FAULTS["kept-between-runs"].plant())
+    rebuilt: list[DecoderFactory] = []
 
-    def rebuild() -> SlotsFactory:
-        rebuilt.append(SlotsFactory(tiny, factory.parts))
+    def rebuild() -> DecoderFactory:
+        rebuilt.append(DecoderFactory(tiny, factory.parts))
         return rebuilt[-1]
 
     judge = Judge(factory, Renewing(InProcess(factory, rebuild)))
@@ -115,7 +115,7 @@ def test_a_stage_that_is_renewed_for_each_replay_gives_a_remembering_target_no_p
     assert len(rebuilt) == 2
 
 
-def test_accounts_are_asked_for_by_name(slots: SlotsFactory) -> None:
+def test_accounts_are_asked_for_by_name(slots: DecoderFactory) -> None:
     judge = Judge(slots)
 
     def questions(schedule: Schedule) -> object:

@@ -9,7 +9,7 @@ import torch
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from oracle.checks.residue import residue
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Schedule, Trace
@@ -115,7 +115,7 @@ def test_a_planted_fault_that_reads_what_it_should_not_is_seen_and_its_honest_tw
         assert (finding is None) == honest
 
 
-def test_an_honest_decoder_passes(slots: SlotsFactory) -> None:
+def test_an_honest_decoder_passes(slots: DecoderFactory) -> None:
     judge = Judge(slots)
 
     async def thorough() -> tuple[int, int]:

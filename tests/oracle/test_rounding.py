@@ -9,7 +9,7 @@ from torch import nn
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from oracle.rounding import FACTORS, bound, envelope
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 
@@ -39,7 +39,7 @@ def test_the_envelope_is_tiny_in_float64_positive_in_float32_and_larger_in_bfloa
 @pytest.mark.slow
 def test_a_target_cannot_widen_the_bound_it_is_judged_by(tiny: Model) -> None:
     fault = FAULTS["position-restarts"]
-    honest, broken = Judge(SlotsFactory(tiny)), Judge(SlotsFactory(tiny, fault.plant()))
+    honest, broken = Judge(DecoderFactory(tiny)), Judge(DecoderFactory(tiny, fault.plant()))
     for schedule in fault.smallest.values():
         assert run_trio(broken.judge, schedule).findings
     assert broken.reference({}).bound == honest.reference({}).bound

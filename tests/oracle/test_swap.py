@@ -11,7 +11,7 @@ from fuzz.conductor import replay, run_trio
 from fuzz.judge import Judge
 from oracle.case import Alphabet
 from oracle.checks.swap import swap, swapped
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import (
@@ -193,7 +193,7 @@ def test_one_half_a_schedule_is_swapped_and_the_same_half_each_time() -> None:
     assert sum(before != after for before, after in pairs) == 3
 
 
-def test_an_honest_decoder_passes_the_swap(slots: SlotsFactory) -> None:
+def test_an_honest_decoder_passes_the_swap(slots: DecoderFactory) -> None:
     schedule = Schedule(ops=(*asked((1, 2), (3,), new=4).ops, Step(2), *asked((5, 6, 7), new=3).ops), settings={"slots": 2})
     trace = replay(slots, schedule)
     alphabet = Alphabet(slots.vocabulary, slots.special_ids)
@@ -205,7 +205,7 @@ def test_an_honest_decoder_passes_the_swap(slots: SlotsFactory) -> None:
 def test_requests_that_have_left_are_neighbours_too(tiny: Model) -> None:
     fault = FAULTS["stale-length"]
     schedule = fault.smallest[Kind.LEAK]
-    judge = Judge(SlotsFactory(tiny, fault.plant()))
+    judge = Judge(DecoderFactory(tiny, fault.plant()))
     judgement = run_trio(functools.partial(judge.judge, thorough=True), schedule, [CheckName.SWAP])
     (finding,) = judgement.findings
     assert (finding.kind, finding.submission, finding.sources) == (Kind.LEAK, 1, (0,))
@@ -216,7 +216,7 @@ def test_requests_that_have_left_are_neighbours_too(tiny: Model) -> None:
 def test_of_several_neighbours_the_source_is_named(tiny: Model) -> None:
     fault = FAULTS["late-token"]
     schedule = Schedule(ops=(*asked((9,), new=6).ops, *asked((1,), new=1).ops, Step(), *asked((2,), new=1).ops))
-    judge = Judge(SlotsFactory(tiny, fault.plant()))
+    judge = Judge(DecoderFactory(tiny, fault.plant()))
     judgement = run_trio(functools.partial(judge.judge, thorough=True), schedule, [CheckName.SWAP])
     (finding,) = judgement.findings
     assert (finding.submission, finding.sources) == (2, (1,))

@@ -11,7 +11,7 @@ from fuzz.judge import Judge
 from oracle.case import Case
 from oracle.checks import CHECKS
 from oracle.finding import Finding, Report, Verdict
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Kind, Schedule, Trace
@@ -64,7 +64,7 @@ def crashing(case: Case) -> Generator[Schedule, Trace, Report]:
 
 @pytest.mark.parametrize("name", list(CHECKS))
 def test_a_check_that_raises_makes_the_verdict_unknown(
-    slots: SlotsFactory, monkeypatch: pytest.MonkeyPatch, name: CheckName
+    slots: DecoderFactory, monkeypatch: pytest.MonkeyPatch, name: CheckName
 ) -> None:
     monkeypatch.setitem(CHECKS, name, crashing)
     judgement = run_trio(Judge(slots).judge, asked((1, 2)), [name])
@@ -77,12 +77,12 @@ def test_the_checks_beside_a_crashed_one_are_still_asked_and_the_worst_wins(
 ) -> None:
     monkeypatch.setitem(CHECKS, CheckName.SURVIVAL, crashing)
     fault = FAULTS["token-lost-on-finish"]
-    judgement = run_trio(Judge(SlotsFactory(tiny, fault.plant())).judge, fault.smallest[Kind.BOOKKEEPING])
+    judgement = run_trio(Judge(DecoderFactory(tiny, fault.plant())).judge, fault.smallest[Kind.BOOKKEEPING])
     assert len(judgement.crashed_checks) == 1
     assert [finding.kind for finding in judgement.findings] == [Kind.BOOKKEEPING]
     assert judgement.verdict is Verdict.FAIL
 
 
-def test_an_honest_schedule_passes(slots: SlotsFactory) -> None:
+def test_an_honest_schedule_passes(slots: DecoderFactory) -> None:
     judgement = run_trio(Judge(slots).judge, asked((1, 2), (3,)))
     assert (judgement.verdict, judgement.crashed_checks, judgement.findings) == (Verdict.PASS, (), [])

@@ -6,7 +6,7 @@ from fuzz.conductor import run_trio
 from fuzz.judge import Judge, Judgement
 from fuzz.stage import InProcess, Renewing
 from oracle.checks import CHECKS
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS, Probe
 from targets.models import Model, find_model
 from targets.protocol import Kind, Schedule, submissions
@@ -16,11 +16,11 @@ SMALLEST = [(name, kind) for name in NAMES for kind in FAULTS[name].kinds]
 """Every fault with every kind that it declares."""
 
 
-def plant(tiny: Model, name: str, honest: bool = False) -> tuple[SlotsFactory, Probe]:
+def plant(tiny: Model, name: str, honest: bool = False) -> tuple[DecoderFactory, Probe]:
     """A factory whose decoder has the fault, or its twin, and the probe that is in it."""
     fault, probe = FAULTS[name], Probe(honest)
     model = tiny if fault.models[0] == tiny.name else find_model(fault.models[0])
-    return SlotsFactory(model, fault.plant(probe=probe)), probe
+    return DecoderFactory(model, fault.plant(probe=probe)), probe
 
 
 def smallest(name: str, kind: Kind) -> Schedule:
@@ -29,12 +29,12 @@ def smallest(name: str, kind: Kind) -> Schedule:
     return Schedule(ops=known.ops, settings={**FAULTS[name].settings, **known.settings})
 
 
-def stage_of(factory: SlotsFactory) -> InProcess:
+def stage_of(factory: DecoderFactory) -> InProcess:
     """Where the factory's targets are played, and others of the same model and parts when a fresh network is asked for."""
-    return InProcess(factory, lambda: SlotsFactory(factory.model, factory.parts))
+    return InProcess(factory, lambda: DecoderFactory(factory.model, factory.parts))
 
 
-def judged(factory: SlotsFactory, schedule: Schedule) -> Judgement:
+def judged(factory: DecoderFactory, schedule: Schedule) -> Judgement:
     """What all checks say of a schedule, with every victim tried in turn, on targets that share nothing."""
 
     async def judge() -> Judgement:

@@ -6,7 +6,7 @@ import pytest
 
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import find_model
 from tests.quality.planting import smallest, stage_of
@@ -16,10 +16,10 @@ from tests.quality.planting import smallest, stage_of
 @pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-bloom"])
 def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str) -> None:
     found = find_model(model)
-    reference = Judge(SlotsFactory(found)).reference({})
+    reference = Judge(DecoderFactory(found)).reference({})
     shows = []
     for fault in FAULTS.values():
-        factory = SlotsFactory(found, fault.plant())
+        factory = DecoderFactory(found, fault.plant())
         judge = Judge(factory, stage_of(factory))
         judge.reference = lambda settings: reference  # type: ignore[method-assign]  # one model, one rounding bound
         kinds = [

@@ -11,7 +11,7 @@ from fuzz.conductor import replay, run_trio
 from fuzz.judge import Judge
 from fuzz.search import Limits, Search
 from oracle.finding import Verdict
-from targets.decoder import Parts, SlotsFactory
+from targets.decoder import DecoderFactory, Parts
 from targets.faults import FAULTS, QUIRKS, Probe
 from targets.faults.dose import Leaks, leaking
 from targets.models import Model
@@ -44,7 +44,7 @@ def flips(factory: Factory, count: int) -> tuple[int, int]:
 
 def first_kinds(tiny: Model, parts: Parts) -> tuple[set[tuple[Kind, CheckName]], int]:
     """What the first failing schedule of a search in bfloat16 with seed 0 shows, unshrunk, and which one it is."""
-    search = Search(SlotsFactory(tiny, parts), 0, Limits(), dict(NARROW))
+    search = Search(DecoderFactory(tiny, parts), 0, Limits(), dict(NARROW))
 
     async def go() -> tuple[set[tuple[Kind, CheckName]], int]:
         for count, schedule in enumerate(itertools.islice(search.generate(), 20)):
@@ -63,14 +63,14 @@ def test_a_quirk_is_kept_apart_from_the_faults_and_planted_like_one() -> None:
         assert quirk.name == name
         assert all((quirk.group, quirk.modelled_on, quirk.doc, quirk.mixins, quirk.models))
     factory = build(TargetSpec(faults=("batch-sized-sum", "stale-length")))
-    assert isinstance(factory, SlotsFactory)
+    assert isinstance(factory, DecoderFactory)
     assert issubclass(factory.parts.runner, QUIRK.mixins["runner"])
     assert issubclass(factory.parts.store, FAULTS["stale-length"].mixins["store"])
 
 
 def test_the_arithmetic_depends_on_the_number_of_rows_and_on_nothing_else(tiny: Model) -> None:
     probe = Probe()
-    factory, clean = SlotsFactory(tiny, QUIRK.plant(probe=probe)), SlotsFactory(tiny)
+    factory, clean = DecoderFactory(tiny, QUIRK.plant(probe=probe)), DecoderFactory(tiny)
     one, three = asked((1, 2), new=1), asked((1, 2), (3, 4), (5, 6), new=1)
     pairs = [(logits_of(replay(factory, schedule)), logits_of(replay(clean, schedule))) for schedule in (one, three)]
     assert torch.equal(pairs[0][0][0], pairs[0][1][0]), "alone, the sums are whole"
@@ -81,8 +81,8 @@ def test_the_arithmetic_depends_on_the_number_of_rows_and_on_nothing_else(tiny: 
 def test_the_honest_twin_leaves_the_sums_whole(tiny: Model) -> None:
     probe = Probe(honest=True)
     schedule = asked((1, 2), (3, 4), new=2)
-    twin = logits_of(replay(SlotsFactory(tiny, QUIRK.plant(probe=probe)), schedule))
-    clean = logits_of(replay(SlotsFactory(tiny), schedule))
+    twin = logits_of(replay(DecoderFactory(tiny, QUIRK.plant(probe=probe)), schedule))
+    clean = logits_of(replay(DecoderFactory(tiny), schedule))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(twin, clean, strict=True))
     assert probe.reached
     assert not probe.changed
@@ -90,7 +90,7 @@ def test_the_honest_twin_leaves_the_sums_whole(tiny: Model) -> None:
 
 @pytest.mark.slow
 def test_it_flips_tokens_in_bfloat16_and_every_suspect_comes_out_as_rounding(tiny: Model) -> None:
-    factory = SlotsFactory(tiny, QUIRK.plant())
+    factory = DecoderFactory(tiny, QUIRK.plant())
     flipped, answers = flips(factory, 8)
     assert flipped * 20 >= answers, f"{flipped} of {answers}: too tame to try anything on"
     tally = run_trio(Search(factory, 0, Limits(schedules=8), dict(NARROW)).run)
@@ -101,7 +101,7 @@ def test_it_flips_tokens_in_bfloat16_and_every_suspect_comes_out_as_rounding(tin
 
 @pytest.mark.slow
 def test_in_float64_nothing_is_even_suspected(tiny: Model) -> None:
-    tally = run_trio(Search(SlotsFactory(tiny, QUIRK.plant()), 0, Limits(schedules=8)).run)
+    tally = run_trio(Search(DecoderFactory(tiny, QUIRK.plant()), 0, Limits(schedules=8)).run)
     assert tally.verdict is Verdict.PASS
     assert tally.report.suspects == 0
 
@@ -122,6 +122,6 @@ def test_a_leak_far_below_the_rounding_of_the_same_target_is_still_called_a_leak
 
 
 def test_a_judge_of_a_quirk_measures_the_same_bound_as_of_a_clean_target(tiny: Model) -> None:
-    quirky, clean = Judge(SlotsFactory(tiny, QUIRK.plant())), Judge(SlotsFactory(tiny))
+    quirky, clean = Judge(DecoderFactory(tiny, QUIRK.plant())), Judge(DecoderFactory(tiny))
     assert quirky.factory.identity == clean.factory.identity
     assert quirky.reference({}).bound == clean.reference({}).bound

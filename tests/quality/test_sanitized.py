@@ -8,7 +8,7 @@ import pytest
 from fuzz.conductor import run_trio
 from fuzz.judge import Judge, Judgement
 from oracle.finding import Verdict
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model, find_model
 from targets.protocol import CheckName, Kind, Schedule
@@ -18,7 +18,7 @@ from tests.quality.planting import NAMES, SMALLEST, plant, smallest
 ASKED = (CheckName.OWNERSHIP, CheckName.PROVENANCE, CheckName.RESIDUE)
 
 
-def sanitized(factory: SlotsFactory, schedule: Schedule) -> Judgement:
+def sanitized(factory: DecoderFactory, schedule: Schedule) -> Judgement:
     """What the checks that `sanitize` feeds say, with every poison."""
     schedule = msgspec.structs.replace(schedule, settings={**schedule.settings, "sanitize": True})
 
@@ -52,7 +52,7 @@ def test_the_honest_twin_of_a_fault_passes_sanitized(tiny: Model, name: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-bloom", "tiny-mixtral"])
 def test_an_honest_decoder_passes_sanitized_on_every_kind_of_mask(model: str) -> None:
-    judgement = sanitized(SlotsFactory(find_model(model)), LIFE)
+    judgement = sanitized(DecoderFactory(find_model(model)), LIFE)
     assert (judgement.verdict, judgement.findings) == (Verdict.PASS, [])
     assert judgement.report.cells
     assert judgement.report.poisoned == 2

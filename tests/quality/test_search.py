@@ -9,7 +9,7 @@ from fuzz.followup import Failure
 from fuzz.search import Limits, Search
 from oracle.finding import Verdict
 from targets import attention
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Factory, Kind, Setting
@@ -21,7 +21,7 @@ EVALUATIONS_MAX = 200
 
 def first_failures(factory: Factory, settings: dict[str, Setting] | None = None) -> list[Failure]:
     """What the first failing schedule of a search with seed 0 is shrunk to."""
-    stage = stage_of(factory) if isinstance(factory, SlotsFactory) else None
+    stage = stage_of(factory) if isinstance(factory, DecoderFactory) else None
     search = Search(factory, 0, Limits(schedules=SCHEDULES), settings, stage=stage)
 
     async def go() -> list[Failure]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from targets import attention
-from targets.decoder import Decoder, Feed, Parts, Runner, SlotsFactory
+from targets.decoder import Decoder, DecoderFactory, Feed, Parts, Runner
 from targets.decoder.engine import Running
 from targets.faults import find_faults, planted
 from targets.models import Model, find_model
@@ -15,8 +15,8 @@ from targets.protocol import Control, Event, Factory, Request
 from tests.targets import conformance
 
 FACTORIES: dict[str, Callable[[], Factory]] = {
-    "slots on tiny": lambda: SlotsFactory(find_model("tiny")),
-    "slots on tiny-bloom": lambda: SlotsFactory(find_model("tiny-bloom")),
+    "slots on tiny": lambda: DecoderFactory(find_model("tiny")),
+    "slots on tiny-bloom": lambda: DecoderFactory(find_model("tiny-bloom")),
     "attention with its cache passed in and out": attention.honest,
 }
 
@@ -53,7 +53,7 @@ def test_the_ladder_breaks_at_two_where_the_cache_is_in_the_module() -> None:
     ],
 )
 def test_a_planted_fault_breaks_a_claim(tiny: Model, fault: str, claim: Callable[[Factory], None], sentence: str) -> None:
-    assert_breaks(claim, SlotsFactory(tiny, planted(find_faults([fault]))), sentence)
+    assert_breaks(claim, DecoderFactory(tiny, planted(find_faults([fault]))), sentence)
 
 
 def test_a_target_whose_arithmetic_moves_is_not_deterministic(tiny: Model) -> None:
@@ -63,7 +63,7 @@ def test_a_target_whose_arithmetic_moves_is_not_deterministic(tiny: Model) -> No
         def forward(self, feeds: list[Feed]) -> torch.Tensor:  # type: ignore[override]
             return super().forward(feeds) + 1e-9 * next(forwards)
 
-    factory = SlotsFactory(tiny, Parts(decoder=Decoder, runner=Drifting))
+    factory = DecoderFactory(tiny, Parts(decoder=Decoder, runner=Drifting))
     assert_breaks(conformance.two_replays_are_the_same, factory, "two replays of one schedule differ: event ")
 
 
@@ -72,8 +72,8 @@ def test_a_target_that_takes_in_what_it_cannot_serve_does_not_conform(tiny: Mode
         def refusal(self, request: Request) -> None:
             return None
 
-    factory = SlotsFactory(tiny, Parts(decoder=Careless))
-    assert_breaks(conformance.a_refusal_leaves_the_others_alone, factory, "6 requests: Crashed(doing='step'")
+    factory = DecoderFactory(tiny, Parts(decoder=Careless))
+    assert_breaks(conformance.a_refusal_leaves_the_others_alone, factory, "6 requests: Stalled(")
 
 
 class Unforced(Decoder):
@@ -102,10 +102,10 @@ class Mute(Decoder):
 def test_a_target_that_does_not_keep_what_it_declares_does_not_conform(
     tiny: Model, decoder: type[Decoder], sentence: str
 ) -> None:
-    assert_breaks(conformance.what_is_declared_is_kept, SlotsFactory(tiny, Parts(decoder=decoder)), sentence)
+    assert_breaks(conformance.what_is_declared_is_kept, DecoderFactory(tiny, Parts(decoder=decoder)), sentence)
 
 
 def test_what_is_not_declared_is_not_asked_for(tiny: Model) -> None:
-    factory = SlotsFactory(tiny, Parts(decoder=Unforced))
+    factory = DecoderFactory(tiny, Parts(decoder=Unforced))
     factory.control = Control(rows=True, logits=True, audit=True, float64=True)
     conformance.what_is_declared_is_kept(factory)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from targets.decoder import Decoder, Parts, SlotsFactory
+from targets.decoder import Decoder, DecoderFactory, Parts
 from targets.faults import FAULTS, Probe, planted
 from targets.models import Model
 from tests.targets.decoder.driving import drain, request, submit, tokens
 
 
 def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
-    assert planted(()) is None
+    assert planted(()) == Parts(decoder=Decoder)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -26,7 +26,7 @@ def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) 
 def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:
     late, lost = Probe(), Probe()
     parts = FAULTS["late-token"].plant(FAULTS["token-lost-on-finish"].plant(probe=lost), late)
-    decoder = SlotsFactory(tiny, parts).open({"slots": 1})
+    decoder = DecoderFactory(tiny, parts).open({"slots": 1})
     streamed = tokens(submit(decoder, request(1, new=2), request(2, new=2)) + drain(decoder))
     assert {who: len(answer) for who, answer in streamed.items()} == {0: 1, 1: 1}
     assert (late.changed, lost.changed) == (1, 2)
@@ -34,7 +34,7 @@ def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:
 
 def test_two_plantings_of_one_fault_do_not_share_a_probe(tiny: Model) -> None:
     first, second = Probe(), Probe()
-    decoder = SlotsFactory(tiny, FAULTS["heads-share"].plant(probe=first)).open({})
+    decoder = DecoderFactory(tiny, FAULTS["heads-share"].plant(probe=first)).open({})
     FAULTS["heads-share"].plant(probe=second)
     submit(decoder, request(1))
     drain(decoder)
@@ -48,7 +48,7 @@ def test_faults_that_move_slots_act_on_top_of_each_other(tiny: Model, outer: str
     parts = None
     for name in sorted(probes, key=lambda name: name == outer):
         parts = FAULTS[name].plant(parts, probes[name])
-    decoder = SlotsFactory(tiny, parts).open({"slots": 3, "sanitize": True})
+    decoder = DecoderFactory(tiny, parts).open({"slots": 3, "sanitize": True})
     submit(decoder, request(1, 2, new=2), request(1, 3, new=2))
     decoder.step()
     first, second = decoder.audit().held
@@ -66,7 +66,7 @@ def test_two_stores_that_share_everything_are_planted_together_and_both_are_reac
     parts = None
     for name, probe in probes.items():
         parts = FAULTS[name].plant(parts, probe)
-    decoder = SlotsFactory(tiny, parts).open({})
+    decoder = DecoderFactory(tiny, parts).open({})
     submit(decoder, request(1, new=2), request(2, new=3))
     drain(decoder)
     assert all(probe.changed for probe in probes.values())

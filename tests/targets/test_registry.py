@@ -11,8 +11,11 @@ from targets.registry import TargetSpec, build, default_model
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (TargetSpec(target="slot"), "target must be one of slots, or package.module:factory, got slot (--target)"),
-        (TargetSpec(target=""), "target must be one of slots, or package.module:factory, got  (--target)"),
+        (
+            TargetSpec(target="slot"),
+            "target must be one of slots, pages, private, or package.module:factory, got slot (--target)",
+        ),
+        (TargetSpec(target=""), "target must be one of slots, pages, private, or package.module:factory, got  (--target)"),
         (
             TargetSpec(target="targets.attention:shared", faults=("starved",)),
             "fault must be left out for a target of your own, got starved (--fault)",

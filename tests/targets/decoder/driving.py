@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from targets.decoder import Decoder, SlotsFactory
+from targets.decoder import Decoder, DecoderFactory
 from targets.models import Model
 from targets.protocol import Admitted, Emitted, Event, Finished, Reason, Request, Setting, emitted_by_submission
 
 
 def opened(model: Model, **settings: Setting) -> Decoder:
     """A fresh decoder of a fresh factory."""
-    return SlotsFactory(model).open(settings)
+    return DecoderFactory(model).open(settings)
 
 
 def request(*prompt: int, new: int = 4, **extras: object) -> Request:

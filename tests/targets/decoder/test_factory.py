@@ -3,25 +3,25 @@ from __future__ import annotations
 import pytest
 import torch
 
-from targets.decoder import SlotsFactory
+from targets.decoder import DecoderFactory
 from targets.models import Model, find_model
 from targets.protocol import BadInput, Factory, Target
 from tests.targets.decoder.driving import opened
 
 
-def test_a_factory_and_its_targets_fulfil_the_protocol(slots: SlotsFactory) -> None:
+def test_a_factory_and_its_targets_fulfil_the_protocol(slots: DecoderFactory) -> None:
     assert isinstance(slots, Factory)
     assert isinstance(slots.open({}), Target)
 
 
-def test_targets_share_one_network_and_the_reference_has_its_own(slots: SlotsFactory) -> None:
+def test_targets_share_one_network_and_the_reference_has_its_own(slots: DecoderFactory) -> None:
     assert slots.open({}).runner.network is slots.open({"slots": 1}).runner.network is slots.module({})
     ours, reference = (dict(network.named_parameters()) for network in (slots.module({}), slots.network({})))
     assert not {weight.data_ptr() for weight in ours.values()} & {weight.data_ptr() for weight in reference.values()}
     assert all(torch.equal(weight, reference[name]) for name, weight in ours.items())
 
 
-def test_the_precision_of_a_network_is_the_one_that_was_set(slots: SlotsFactory) -> None:
+def test_the_precision_of_a_network_is_the_one_that_was_set(slots: DecoderFactory) -> None:
     def weight(**settings: str) -> torch.Tensor:
         return next(slots.network(settings).parameters())
 
@@ -31,12 +31,12 @@ def test_the_precision_of_a_network_is_the_one_that_was_set(slots: SlotsFactory)
     assert slots.module({"dtype": "float32"}) is not slots.module({})
 
 
-def test_no_two_targets_share_a_slab(slots: SlotsFactory) -> None:
+def test_no_two_targets_share_a_slab(slots: DecoderFactory) -> None:
     first, second = slots.open({}), slots.open({})
     assert not {slab.data_ptr() for slab in first.store.keys} & {slab.data_ptr() for slab in second.store.keys}
 
 
-def test_the_context_is_as_long_as_the_knob_says(slots: SlotsFactory) -> None:
+def test_the_context_is_as_long_as_the_knob_says(slots: DecoderFactory) -> None:
     assert slots.context_tokens_max({}) == 256
     assert slots.context_tokens_max({"context_tokens_max": 16}) == 16
 
@@ -66,8 +66,8 @@ def test_a_model_with_column_masks_offers_prompts_alone_only() -> None:
         ({"weights": "int4"}, "weights must be one of same, float64, float32, bfloat16, float16, got int4"),
         (
             {"pages": 4},
-            "knob must be one of admit_max, context_tokens_max, device, dtype, poison, prefill, queue_max, sanitize, "
-            "slot_order, slots, weights, got pages",
+            "knob must be one of admit_max, context_tokens_max, device, dtype, kv_dtype, pad_batch, pipelined, poison, "
+            "prefill, queue_max, reuse, sanitize, slot_order, slots, step_tokens_max, weights, got pages",
         ),
     ],
 )

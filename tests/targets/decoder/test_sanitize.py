@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from targets.decoder import Decoder
-from targets.decoder.slots import POISONS
+from targets.decoder.store import POISONS
 from targets.models import Model, find_model
 from targets.protocol import Attended, Event, How, Reason, Setting, Tag
 from targets.protocol.tags import unpack
@@ -113,6 +113,7 @@ def test_padding_has_another_id_under_each_poison(tiny: Model) -> None:
         decoder = opened(tiny, poison=poison)
         submit(decoder, request(1, 2, 3), request(4))
         decoder.admit(None)
+        decoder.plan_step(None)
         rows = decoder.runner.place(decoder.feeds([0, 1]), [0, 0])
         ids[poison] = rows.ids.tolist()
     assert ids == {

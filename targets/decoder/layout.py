@@ -1,0 +1,83 @@
+"""Layout: the sizes and policies of a KV store, read once from a target's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from targets.models import DTYPES, Plan
+from targets.protocol import Setting
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a store is built from. Settings that a target does not have are at the defaults given here.
+
+    Attributes:
+        slots: Requests that have state at once.
+        positions: The most tokens of one request.
+        dtype: Of K and V.
+        null: Whether there is one slot more, for rows that only fill up a batch.
+        reuse: What becomes of cells that change hands: "length" (nothing: the length says what counts), "zero-on-free" or
+            "zero-on-allocate".
+        append_max: The most tokens that one forward adds to a row of a windowed layer; its cells are a ring of
+            window + append_max - 1 then. None where all cells are kept and only the mask knows of windows.
+        growth: How a private cache grows: "cat" (by concatenation, a token at a time) or "buffer" (into room that doubles).
+        page_size: Cells of a page.
+        pages: Pages in the pool.
+        page_order: Which free page is taken next, "lifo" or "fifo".
+        hits: Whether pages are kept for requests that begin alike.
+        grouped: Whether references are given back once a step, all together.
+    """
+
+    slots: int
+    positions: int
+    dtype: torch.dtype
+    device: torch.device
+    null: bool = False
+    reuse: str = "length"
+    append_max: int | None = None
+    growth: str = "buffer"
+    page_size: int = 16
+    pages: int = 0
+    page_order: str = "lifo"
+    hits: bool = False
+    grouped: bool = False
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Setting]) -> Layout:
+        """As a target's settings say, its defaults filled in."""
+        dtype = settings["dtype"] if settings["kv_dtype"] == "same" else settings["kv_dtype"]
+        size = int(settings.get("page_size", cls.page_size))
+        return cls(
+            slots=int(settings["slots"]),
+            positions=int(settings["context_tokens_max"]),
+            dtype=DTYPES[str(dtype)],
+            device=torch.device(str(settings["device"])),
+            null=bool(settings["pad_batch"]),
+            reuse=str(settings.get("reuse", cls.reuse)),
+            append_max=int(settings["ring_append_max"]) if settings.get("window") == "ring" else None,
+            growth=str(settings.get("growth", cls.growth)),
+            page_size=size,
+            pages=int(settings.get("pool_tokens", 0)) // size,
+            page_order=str(settings.get("page_order", cls.page_order)),
+            hits=bool(settings.get("prefix_cache", cls.hits)),
+            grouped=settings.get("references") == "grouped",
+        )
+
+    def room(self, window: int | None) -> int:
+        """Cells that one request has in a layer with this window: all its positions, or a ring."""
+        if window is None or self.append_max is None:
+            return self.positions
+        return min(self.positions, window + self.append_max - 1)
+
+
+def plan_bytes(plan: Plan, slots: int, positions: int, dtype: torch.dtype) -> int:
+    """Bytes of K and V by the usual formula, 2 · L · S · H · T · D · bytes, summed layer by layer.
+
+    24 layers of 16 heads of 64 at 2,048 positions in float16 are 201,326,592 bytes for one request.
+    """
+    cells = sum(layer.heads * layer.head_size for layer in plan.layers)
+    return 2 * slots * positions * cells * dtype.itemsize
