@@ -50,13 +50,17 @@ class Figures(msgspec.Struct, frozen=True):
     claims: tuple[Claim, ...]
 
 
-def measured(model: str, parts: Collection[str], effort: Effort) -> Iterator[Table]:
-    """The parts asked for, on one model, each told as soon as it is measured.
+def factories(model: str) -> Callable[[str], Factory]:
+    """The factory of each target on one model, by the target's name; each is built once.
 
-    Raises:
-        BadInput: for an unknown model.
+    Raises (when it is called):
+        BadInput: for an unknown model or target.
     """
-    factory_of = functools.cache(lambda target: build(TargetSpec(target=target, model=model)))
+    return functools.cache(lambda target: build(TargetSpec(target=target, model=model)))
+
+
+def measured(factory_of: Callable[[str], Factory], model: str, parts: Collection[str], effort: Effort) -> Iterator[Table]:
+    """The parts asked for, on one model, each told as soon as it is measured."""
     for part in PARTS:
         if part not in parts:
             continue

@@ -136,13 +136,12 @@ def bench_decoder(
     """The built-in decoder: tokens a second, beside others, where a step goes, padding; 1 if it is slower than asked."""
     import torch
 
-    from fuzz.bench_decoder import MODELS, PARTS, Figures, measured
+    from fuzz.bench_decoder import MODELS, PARTS, Figures, factories, measured
     from fuzz.commandline import bad
     from fuzz.decoder_bench.claims import claims
     from fuzz.decoder_bench.measure import CLOCKS, Effort
     from fuzz.decoder_bench.tables import format_claims, format_table
     from fuzz.repro import write_atomically
-    from targets.models import find_model
 
     check_file(json_path)
     for part in only:
@@ -155,13 +154,13 @@ def bench_decoder(
     click.echo(f"{threads} thread{'s' if threads > 1 else ''}, float32, seconds of {clock} time")
     figures = []
     for name in dict.fromkeys(models or MODELS):
-        tables = []
-        for table in measured(name, only or PARTS, effort):
+        tables, factory_of = [], factories(name)
+        for table in measured(factory_of, name, only or PARTS, effort):
             tables.append(table)
             click.echo(format_table(table) + "\n")
         judged = claims(tables)
         click.echo(format_claims(name, judged) + "\n")
-        figures.append(Figures(name, find_model(name).identity, threads, clock, tuple(tables), tuple(judged)))
+        figures.append(Figures(name, factory_of("slots").identity, threads, clock, tuple(tables), tuple(judged)))
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
     return int(not quick and not all(table.holds for figure in figures for table in figure.tables))

@@ -1,4 +1,5 @@
 """Configs of the tiny models: 2 layers, hidden 64, a vocabulary of 256 bytes and specials. Nothing is downloaded.
+
 A larger one beside them is for measuring speed at a size where a step is arithmetic rather than calls.
 
 `initializer_range` 0.2 makes every token count: at the usual 0.02, six of a hundred one-token changes of a prompt change

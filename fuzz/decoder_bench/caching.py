@@ -12,7 +12,7 @@ import torch
 
 from fuzz.decoder_bench.inside import Inside
 from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, quartiles, rate_cells, ratio
-from fuzz.decoder_bench.workload import DTYPE, PROMPT, Server, mixed, settings_for
+from fuzz.decoder_bench.workload import DTYPE, Server, longest, mixed, settings_for
 from targets.models import logits_of
 from targets.protocol import Factory
 
@@ -31,7 +31,7 @@ def outside_forwards(factory: Factory, model: str, effort: Effort) -> Table:
     settings = settings_for(factory, GROUP)
     server, network = Server(factory, settings), factory.module(settings)
     assert network is not None, "a target whose network is within reach"
-    requests = mixed(factory, GROUP, 0.0, answer=PROMPT)
+    requests = mixed(factory, GROUP, 0.0, *longest(effort.small))
     steps_ms: list[float] = []
     outside: list[float] = []
     cached: list[float] = []

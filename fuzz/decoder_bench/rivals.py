@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from fuzz.decoder_bench.measure import Cell, Effort, Table, Way, in_turn, rate_cells, ratio
-from fuzz.decoder_bench.workload import ANSWER, DTYPE, PROMPT, Server, mixed, settings_for
+from fuzz.decoder_bench.workload import DTYPE, Server, longest, mixed, settings_for
 from targets.protocol import Factory, Request
 
 GROUP = 8
@@ -26,12 +26,12 @@ PAGE_TOKENS = 64
 
 
 def against_rivals(factory: Factory, model: str, effort: Effort) -> Table:
-    """Eight prompts of one length, greedy, 32 new tokens each, no stop: ours, a static `generate`, continuous batching.
+    """Eight prompts of one length, greedy, equally many new tokens each, no stop: ours, a static `generate`, continuous batching.
 
     Continuous batching is measured as one calls it (`generate_batch`, which starts and stops a loop in a thread), and as its
     loop alone does, which was started before.
     """
-    requests = mixed(factory, GROUP, 0.0)
+    requests = mixed(factory, GROUP, 0.0, *longest(effort.small))
     server = Server(factory, settings_for(factory, GROUP))
     static, called, running = (factory.network({"dtype": DTYPE}) for _ in range(3))
     _be_quiet()
@@ -59,7 +59,8 @@ def against_rivals(factory: Factory, model: str, effort: Effort) -> Table:
         ratio(timings, OURS, CALLED, "against generate_batch", AGAINST_CONTINUOUS.get(model)),
         ratio(timings, OURS, RUNNING, "against its loop alone"),
     )
-    title = f"{GROUP} prompts of {PROMPT} tokens, {ANSWER} new tokens each"
+    prompt, answer = longest(effort.small)
+    title = f"{GROUP} prompts of {prompt} tokens, {answer} new tokens each"
     return Table("rivals", model, title, tuple(rows), ratios)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fuzz.decoder_bench.inside import Allocations, Inside
 from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio
 from fuzz.decoder_bench.variants import Opened
-from fuzz.decoder_bench.workload import Server, as_they_come, mixed, settings_for
+from fuzz.decoder_bench.workload import Server, as_they_come, longest, mixed, settings_for
 from targets.protocol import Audit, Factory, Request, Setting
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -98,7 +98,7 @@ def by_store(variants: Sequence[Opened], model: str, effort: Effort) -> Table:
     counts = COUNTS[:2] if effort.small else COUNTS
     for count in counts:
         settings = {name: settings_for(factory, count, changes) for name, factory, changes in variants}
-        requests = mixed(variants[0].factory, count, 0.5)
+        requests = mixed(variants[0].factory, count, 0.5, *longest(effort.small))
         ways = {name: functools.partial(Server(factory, settings[name]).serve, requests) for name, factory, _ in variants}
         timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(counts)))
         for name, factory, _ in variants:
@@ -132,7 +132,7 @@ def by_page_size(variants: Sequence[Opened], model: str, effort: Effort) -> Tabl
     """Page sizes on a short and a long mix, in which half of each longest prompt is one prefix that all share."""
     rows: list[dict[str, Cell]] = []
     ratios: list[Ratio] = []
-    mixes = {"short": SHORT} if effort.small else {"short": SHORT, "long": LONG}
+    mixes = {"short": longest(small=True)} if effort.small else {"short": SHORT, "long": LONG}
     for mix, (prompt, answer) in mixes.items():
         changes = {name: {"context_tokens_max": prompt + answer, **asked} for name, _, asked in variants}
         settings = {name: settings_for(factory, GROUP, changes[name]) for name, factory, _ in variants}

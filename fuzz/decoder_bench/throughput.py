@@ -6,7 +6,7 @@ import functools
 
 from fuzz.decoder_bench.inside import padding
 from fuzz.decoder_bench.measure import Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio
-from fuzz.decoder_bench.workload import Server, alike, as_they_come, mixed, settings_for
+from fuzz.decoder_bench.workload import Server, alike, as_they_come, longest, mixed, settings_for
 from targets.protocol import Factory
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -32,7 +32,7 @@ def by_batch_size(factory: Factory, model: str, effort: Effort) -> Table:
         shares = {}
         for size in sizes:
             settings = settings_for(factory, size)
-            groups = as_they_come(mixed(factory, max(size, GROUP), spread), size)
+            groups = as_they_come(mixed(factory, max(size, GROUP), spread, *longest(effort.small)), size)
             ways[f"{size}"] = functools.partial(Server(factory, settings).in_groups, groups)
             shares[f"{size}"] = padding(factory, settings, groups)
         timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(MIXES)))
@@ -57,7 +57,7 @@ def by_spread(factory: Factory, model: str, effort: Effort) -> Table:
     rows: list[dict[str, Cell]] = []
     ratios: list[Ratio] = []
     for spread in SPREADS:
-        requests = mixed(factory, count, spread)
+        requests = mixed(factory, count, spread, *longest(effort.small))
         grouped = {
             AT_ONCE: (GROUP, [requests]),
             IN_GROUPS: (GROUP, as_they_come(requests, GROUP)),
@@ -82,7 +82,7 @@ def by_spread(factory: Factory, model: str, effort: Effort) -> Table:
 
 def by_prefill(factory: Factory, model: str, effort: Effort) -> Table:
     """Who shares a forward with a prompt, at lengths spread by 80%, 4 requests for each of 8 slots."""
-    requests = mixed(factory, GROUP if effort.small else 4 * GROUP, 0.8)
+    requests = mixed(factory, GROUP if effort.small else 4 * GROUP, 0.8, *longest(effort.small))
     knob = next(knob for knob in factory.knobs if knob.name == "prefill")
     settings = {str(value): settings_for(factory, GROUP, {"prefill": value}) for value in knob.values}
     ways = {name: functools.partial(Server(factory, chosen).serve, requests) for name, chosen in settings.items()}

@@ -9,6 +9,8 @@ from targets.protocol import BadInput, Factory, Finished, Refused, Request, Sett
 
 PROMPT, ANSWER = 32, 32
 """The longest prompt and the longest answer of the usual mix, in tokens."""
+SMALL_PROMPT, SMALL_ANSWER = 6, 3
+"""The same where as little as possible is done."""
 IDLE_STEPS_MAX = 1000
 DTYPE = "float32"
 
@@ -26,6 +28,11 @@ def mixed(factory: Factory, count: int, spread: float, prompt: int = PROMPT, ans
         Request(prompt=tuple(dice.choices(plain, k=asked)), max_new_tokens=given)
         for asked, given in zip(*sizes, strict=True)
     ]
+
+
+def longest(small: bool) -> tuple[int, int]:
+    """The longest prompt and the longest answer of the usual mix."""
+    return (SMALL_PROMPT, SMALL_ANSWER) if small else (PROMPT, ANSWER)
 
 
 def _spread(count: int, spread: float, longest: int, dice: random.Random) -> list[int]:
