@@ -7,6 +7,7 @@ written and their logits not read.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ class Runner:
     Attributes:
         forwards: Those of this step: the feeds, and how many cells stood before each.
         padding: The id that fills up a short row; None for its own last one.
+        leaves_out: Whether the network can be told which columns' logits are wanted.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
     """
 
@@ -48,6 +50,7 @@ class Runner:
         self.cell_numbers = torch.arange(store.keys[0].shape[2], device=self.device)
         self.padding: int | None = None
         self.reports: list[Attended] = []
+        self.leaves_out = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
@@ -83,13 +86,24 @@ class Runner:
         masks = self.masks(rows)
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)
-        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks)
+        kept, last = self.kept(rows)
+        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks, **kept)
         if self.store.tags:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds, counts, strict=True):
             self.store.grew(feed.slot, count)
         logits = logits_of(output)
-        return logits[:, 0] if rows.last is None else logits[rows.last]
+        return logits[:, 0] if last is None else logits[last]
+
+    def kept(self, rows: Rows) -> tuple[dict[str, Any], tuple[torch.Tensor, torch.Tensor] | None]:
+        """The network's argument by which it computes logits of no more columns than are read, and where these then are.
+
+        With a vocabulary of 32,000, the logits of every token of eight prompts take a third of their forward.
+        """
+        if rows.last is None or not self.leaves_out:
+            return {}, rows.last
+        columns, where = torch.unique(rows.last[1], return_inverse=True)
+        return {"logits_to_keep": columns}, (rows.last[0], where)
 
     def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         """Where each token stands: a row's n-th new token at position start + n of its slot.
