@@ -1,4 +1,4 @@
-"""`slotfuzz bench`: slotfuzz measured against itself, from the command line."""
+"""`slotfuzz bench`: slotfuzz measured against itself, and its decoder against others, from the command line."""
 
 from __future__ import annotations
 
@@ -114,3 +114,53 @@ def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: P
     if plot is not None:
         draw(measured, found.name, plot)
     return int(not holds(measured, named))
+
+
+@bench.command("decoder")
+@click.option("--model", "models", multiple=True, help="Only this model; may be repeated.  [default: tiny and random-50m]")
+@click.option("--only", "only", multiple=True, help="Only this part; may be repeated.  [default: all, see the output]")
+@click.option("--seconds", type=Number(float, 0.1, 1e5), default=12.0, show_default=True, help="For each part and model.")
+@click.option("--threads", type=Number(int, 1, 1024), default=1, show_default=True, help="Threads of torch.")
+@click.option("--clock", default="cpu", show_default=True, help="Time by the processor (cpu) or on the wall (wall).")
+@click.option("--quick", is_flag=True, help="As little as shows that every part runs; nothing is judged by it.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every round as JSON.")
+def bench_decoder(
+    models: tuple[str, ...],
+    only: tuple[str, ...],
+    seconds: float,
+    threads: int,
+    clock: str,
+    quick: bool,
+    json_path: Path | None,
+) -> int:
+    """The built-in decoder: tokens a second, beside others, where a step goes, padding; 1 if it is slower than asked."""
+    import torch
+
+    from fuzz.bench_decoder import MODELS, PARTS, Figures, factories, measured
+    from fuzz.commandline import bad
+    from fuzz.decoder_bench.claims import claims
+    from fuzz.decoder_bench.measure import CLOCKS, Effort
+    from fuzz.decoder_bench.tables import format_claims, format_table
+    from fuzz.repro import write_atomically
+
+    check_file(json_path)
+    for part in only:
+        if part not in PARTS:
+            raise bad("--only", "one of " + ", ".join(PARTS), part)
+    if clock not in CLOCKS:
+        raise bad("--clock", "one of " + ", ".join(CLOCKS), clock)
+    torch.set_num_threads(threads)
+    effort = Effort(0.0, 1, 1, small=True, clock=clock) if quick else Effort(seconds, clock=clock)
+    click.echo(f"{threads} thread{'s' if threads > 1 else ''}, float32, seconds of {clock} time")
+    figures = []
+    for name in dict.fromkeys(models or MODELS):
+        tables, factory_of = [], factories(name)
+        for table in measured(factory_of, name, only or PARTS, effort):
+            tables.append(table)
+            click.echo(format_table(table) + "\n")
+        judged = claims(tables)
+        click.echo(format_claims(name, judged) + "\n")
+        figures.append(Figures(name, factory_of("slots").identity, threads, clock, tuple(tables), tuple(judged)))
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    return int(not quick and not all(table.holds for figure in figures for table in figure.tables))

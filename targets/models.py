@@ -23,7 +23,7 @@ import transformers
 from torch import nn
 
 from targets.protocol import BadInput
-from targets.tiny import TINY
+from targets.tiny import LARGER, TINY
 
 DTYPES = {
     "float64": torch.float64,
@@ -90,8 +90,8 @@ def find_model(name: str) -> Model:
     Raises:
         BadInput: where there is no such model, or its package is not installed.
     """
-    if name in TINY:
-        return _describe(name, functools.partial(_tiny, name))
+    if name in TINY or name in LARGER:
+        return _describe(name, functools.partial(_random, name))
     if name == "gemma3-270m":
         return _from_gguf(name, _gemma_270m_file())
     path = Path(name)
@@ -99,7 +99,7 @@ def find_model(name: str) -> Model:
         return _describe(path.name, functools.partial(_pretrained, path))
     if path.is_file() and path.suffix == ".gguf":
         return _from_gguf(path.stem, path)
-    names = ", ".join((*TINY, "gemma3-270m"))
+    names = ", ".join((*TINY, *LARGER, "gemma3-270m"))
     raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
 
 
@@ -191,12 +191,13 @@ def _read_plan(network: nn.Module) -> Plan:
     )
 
 
-def _tiny(name: str) -> nn.Module:
-    """A random network of 2 layers, hidden 64, from its config and seed 0, in float32."""
+def _random(name: str) -> nn.Module:
+    """A random network from its config and seed 0, in float32."""
     transformers.utils.logging.set_verbosity_error()
+    config = {**TINY, **LARGER}[name]()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network: nn.Module = transformers.AutoModelForCausalLM.from_config(TINY[name](), **_moe_kernel(TINY[name]()))
+        network: nn.Module = transformers.AutoModelForCausalLM.from_config(config, **_moe_kernel(config))
     return network.float()
 
 

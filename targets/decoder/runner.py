@@ -7,6 +7,7 @@ written and their logits not read.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -43,6 +44,7 @@ class Runner:
     Attributes:
         forwards: Those of this step: the feeds, and how many cells stood before each.
         padding: The id that fills up a short row; None for its own last one.
+        leaves_out: Whether the network can be told which columns' logits are wanted.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
         counts: How often a forward was filled up with rows that are nobody's.
     """
@@ -58,6 +60,7 @@ class Runner:
         self.padding: int | None = None
         self.reports: list[Attended] = []
         self.counts: Counter[str] = Counter()
+        self.leaves_out = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
@@ -96,13 +99,24 @@ class Runner:
         masks = self.masks(rows)
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)
-        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks)
+        kept, last = self.kept(rows)
+        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks, **kept)
         if self.store.tags:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds[:real], counts, strict=False):
             self.store.grew(feed.slot, count)
         logits = logits_of(output)
-        return (logits[:, 0] if rows.last is None else logits[rows.last])[:real]
+        return (logits[:, 0] if last is None else logits[last])[:real]
+
+    def kept(self, rows: Rows) -> tuple[dict[str, Any], tuple[torch.Tensor, torch.Tensor] | None]:
+        """The network's argument by which it computes logits of no more columns than are read, and where these then are.
+
+        With a vocabulary of 32,000, the logits of every token of eight prompts take a third of their forward.
+        """
+        if rows.last is None or not self.leaves_out:
+            return {}, rows.last
+        columns, where = torch.unique(rows.last[1], return_inverse=True)
+        return {"logits_to_keep": columns}, (rows.last[0], where)
 
     def fill_rows(self, rows: int) -> list[Feed]:
         """Rows that are nobody's, up to the next size for which a forward was captured: one token in the null slot each."""

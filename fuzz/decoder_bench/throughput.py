@@ -1,0 +1,96 @@
+"""Throughput: tokens a second by batch size, by spread of lengths, and by who shares a forward with a prompt."""
+
+from __future__ import annotations
+
+import functools
+
+from fuzz.decoder_bench.inside import padding
+from fuzz.decoder_bench.measure import Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio
+from fuzz.decoder_bench.workload import Server, alike, as_they_come, longest, mixed, settings_for
+from targets.protocol import Factory
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+MIXES = {"equal": 0.0, "spread 80%": 0.8}
+SPREADS = (0.0, 0.2, 0.5, 0.8)
+GROUP = 8
+SCALING = {"tiny": 5.0, "random-50m": 4.0}
+"""How many times as fast 8 requests at once should be as one at a time, by model."""
+AT_ONCE, IN_GROUPS, IN_BUCKETS, ALONE = "refilled", "in groups", "in buckets", "one by one"
+
+
+def by_batch_size(factory: Factory, model: str, effort: Effort) -> Table:
+    """Tokens a second at batch 1 to 64, at two length mixes, with the padding share of each.
+
+    Batch B is B slots and B requests handed in at once, prefill included; the next B come when all have ended. Every size
+    below 8 serves the same 8 requests.
+    """
+    sizes = SIZES[:4] if effort.small else SIZES
+    rows: list[dict[str, Cell]] = []
+    ratios: list[Ratio] = []
+    for mix, spread in MIXES.items():
+        ways: dict[str, Way] = {}
+        shares = {}
+        for size in sizes:
+            settings = settings_for(factory, size)
+            groups = as_they_come(mixed(factory, max(size, GROUP), spread, *longest(effort.small)), size)
+            ways[f"{size}"] = functools.partial(Server(factory, settings).in_groups, groups)
+            shares[f"{size}"] = padding(factory, settings, groups)
+        timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(MIXES)))
+        for name, timing in timings.items():
+            rows.append({"lengths": mix, "batch": int(name), **rate_cells(timing), **shares[name].row()})
+        for one, more in [("1", "8"), *((f"{size}", f"{2 * size}") for size in sizes if size >= 8 and 2 * size in sizes)]:
+            least = SCALING.get(model) if (one, mix) == ("1", "equal") else None
+            ratios.append(ratio(timings, more, one, f"batch {one} to {more}, {mix}", least))
+    return Table("batch", model, "tokens/s by batch size", tuple(rows), tuple(ratios), notes=(_MIX_NOTE,))
+
+
+_MIX_NOTE = "prompts and answers of up to 32 tokens each; tokens are new tokens, and prefill is in the time"
+
+
+def by_spread(factory: Factory, model: str, effort: Effort) -> Table:
+    """Batched against one by one at four spreads of length, without length buckets and with them.
+
+    The same requests are served through 8 slots that are refilled as they fall free, in groups of 8 as they come, in groups
+    of 8 of like length, and through one slot.
+    """
+    count = 8 if effort.small else 32
+    rows: list[dict[str, Cell]] = []
+    ratios: list[Ratio] = []
+    for spread in SPREADS:
+        requests = mixed(factory, count, spread, *longest(effort.small))
+        grouped = {
+            AT_ONCE: (GROUP, [requests]),
+            IN_GROUPS: (GROUP, as_they_come(requests, GROUP)),
+            IN_BUCKETS: (GROUP, alike(requests, GROUP)),
+            ALONE: (1, [requests]),
+        }
+        served = {
+            name: functools.partial(Server(factory, settings_for(factory, slots)).in_groups, groups)
+            for name, (slots, groups) in grouped.items()
+        }
+        timings = in_turn(served, effort._replace(seconds=effort.seconds / len(SPREADS)))
+        for name, (slots, groups) in grouped.items():
+            share = padding(factory, settings_for(factory, slots), groups)
+            rows.append({"spread": f"{spread:.0%}", "served": name, **rate_cells(timings[name]), **share.row()})
+        ratios += [
+            ratio(timings, name, ALONE, f"{name} against one by one, spread {spread:.0%}")
+            for name in (AT_ONCE, IN_GROUPS, IN_BUCKETS)
+        ]
+        ratios.append(ratio(timings, IN_BUCKETS, IN_GROUPS, f"buckets against none, spread {spread:.0%}"))
+    return Table("spread", model, "tokens/s by spread of lengths", tuple(rows), tuple(ratios), notes=(_MIX_NOTE,))
+
+
+def by_prefill(factory: Factory, model: str, effort: Effort) -> Table:
+    """Who shares a forward with a prompt, at lengths spread by 80%, 4 requests for each of 8 slots."""
+    requests = mixed(factory, GROUP if effort.small else 4 * GROUP, 0.8, *longest(effort.small))
+    knob = next(knob for knob in factory.knobs if knob.name == "prefill")
+    settings = {str(value): settings_for(factory, GROUP, {"prefill": value}) for value in knob.values}
+    ways = {name: functools.partial(Server(factory, chosen).serve, requests) for name, chosen in settings.items()}
+    timings = in_turn(ways, effort)
+    rows: list[dict[str, Cell]] = []
+    for name, timing in timings.items():
+        share = padding(factory, settings[name], [requests])
+        rows.append({"prefill": name, **rate_cells(timing), **share.row()})
+    first = str(knob.default)
+    ratios = tuple(ratio(timings, name, first, f"{name} against {first}") for name in ways if name != first)
+    return Table("prefill", model, "tokens/s by who shares a forward with a prompt", tuple(rows), ratios)
