@@ -1,7 +1,8 @@
 """Our batched decoder with slot reuse, for any Hugging Face causal LM.
 
     Decoder ──> Scheduler (who gets which slot)
-       │  └───> Batch     (the rows of this step's forward)
+       │  ├───> Batch     (the rows of this step's forward)
+       │  └───> Sampler   (which token each row takes)
        └──────> Runner ──> SlotStore (K and V of every slot)
 
 `Parts` names the class of each part, so that another one (or a planted fault) can take a part's place.
@@ -12,6 +13,7 @@ from targets.decoder.batch import Batch
 from targets.decoder.engine import Decoder, Parts
 from targets.decoder.factory import SlotsFactory
 from targets.decoder.runner import Feed, Runner
+from targets.decoder.sampler import Sampler
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import Rows, SlotCache, SlotStore
 
@@ -22,6 +24,7 @@ __all__ = [
     "Parts",
     "Rows",
     "Runner",
+    "Sampler",
     "Scheduler",
     "SlotCache",
     "SlotStore",

@@ -15,6 +15,7 @@ from torch import nn
 
 from targets.decoder.batch import Batch
 from targets.decoder.runner import Feed, Runner
+from targets.decoder.sampler import Sampler, stops
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
 from targets.models import DTYPES, Plan
@@ -54,6 +55,7 @@ class Parts:
     store: type[SlotStore] = SlotStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
+    sampler: type[Sampler] = Sampler
 
     def with_(self, **changes: Any) -> Parts:
         """The same parts but for those named."""
@@ -74,6 +76,7 @@ class Decoder:
         self.store = parts.store(plan, slots, self.context_tokens_max, dtype, device)
         self.batch = parts.batch(slots)
         self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
+        self.sampler = parts.sampler(slots, plan.vocabulary, device)
         self.live: dict[int, Running] = {}
         if settings["sanitize"]:
             self.store.shadow()
@@ -101,7 +104,7 @@ class Decoder:
             return "prompt too long"
         if max(request.prompt) >= self.plan.vocabulary:
             return "token id past the vocabulary"
-        return None
+        return self.sampler.refusal(request)
 
     def cancel(self, submission: int, reason: Reason) -> list[Event]:
         """Ends a request in whatever state it is; nothing happens if it has ended."""
@@ -119,10 +122,12 @@ class Decoder:
         chosen = [row for row, submission in enumerate(self.batch.submissions) if rows is None or submission in rows]
         if chosen:
             with torch.inference_mode():
-                logits = self.runner.run(self.feeds(chosen))
+                feeds = self.feeds(chosen)
+                logits = self.runner.run(feeds)
+                tokens = self.sampler.choose([feed.submission for feed in feeds], logits)
                 events += self.runner.reports
                 self.runner.reports = []
-                events += self.deliver(chosen, logits, logits.argmax(-1).tolist())  # the step's only synchronisation
+                events += self.deliver(chosen, logits, tokens.tolist())  # the step's only synchronisation
         return events
 
     def admit(self, rows: tuple[int, ...] | None) -> list[Event]:
@@ -131,7 +136,9 @@ class Decoder:
         for submission, slot in self.scheduler.admit(rows):
             self.store.begin(slot)
             self.batch.join(submission, slot)
-            self.live[submission].slot = slot
+            running = self.live[submission]
+            self.sampler.join(submission, running.request, running.answer)
+            running.slot = slot
             events.append(Admitted(submission, slot))
         return events
 
@@ -164,20 +171,22 @@ class Decoder:
             events += self.retire(running, reason)
         return events
 
-    def token_of(self, running: Running, greedy: int) -> int:
-        """The token to emit: the forced one while there is one, else the greedy one."""
+    def token_of(self, running: Running, choice: int) -> int:
+        """The token to emit: the forced one while there is one, else the chosen one."""
         forced, count = running.request.forced, len(running.answer)
-        return forced[count] if count < len(forced) else greedy
+        return forced[count] if count < len(forced) else choice
 
     def accept(self, running: Running, token: int, logits: torch.Tensor) -> Event:
         """Adds a token to an answer and streams it."""
         running.answer.append(token)
-        return Emitted(running.submission, token, logits)
+        self.sampler.accept(running.submission, token)
+        told = self.sampler.logprobs(running.submission, token, logits) if running.request.sampling.logprobs else ()
+        return Emitted(running.submission, token, logits, told)
 
     def ending(self, running: Running) -> Reason | None:
         """Why a request ends with its last token, or None."""
         request, answer = running.request, running.answer
-        if answer[-1] in request.stop:
+        if stops(request, answer):
             return Reason.STOP
         if len(answer) >= request.max_new_tokens:
             return Reason.LENGTH
@@ -191,6 +200,7 @@ class Decoder:
         events: list[Event] = [Finished(running.submission, reason, tuple(running.answer))]
         if running.slot is not None:
             self.batch.leave(running.submission)
+            self.sampler.leave(running.submission)
             self.store.end(running.slot)
             self.store.scrub(running.slot)
             self.scheduler.release(running.slot)
