@@ -79,7 +79,7 @@ def departures(
 def _regret(
     request: Request, answer: tuple[int, ...], expected: torch.Tensor, token: int, bound: float
 ) -> tuple[float, float]:
-    """A token's regret under reference logits [V], and what rounding explains of it: either logit may be off by the bound."""
+    """A token's regret under reference logits [V], and what rounding explains of it: either may be off by the bound."""
     if is_plain(request):
         return float(expected.max() - expected[token]), 2 * bound
     given = scores(request, answer, expected)

@@ -51,13 +51,9 @@ class Scores:
 def is_plain(request: Request) -> bool:
     """Whether a request takes the largest logit whatever it has been given so far."""
     asked = request.sampling
-    unchanged = (asked.temperature, asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty) == (
-        0,
-        0,
-        0,
-        1,
-    )
-    return unchanged and not asked.bias and not asked.allowed and not (asked.min_new_tokens and request.stop)
+    penalties = (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty)
+    barred = asked.allowed or (asked.min_new_tokens and request.stop)
+    return not asked.temperature and penalties == (1, 0, 0) and not asked.bias and not barred
 
 
 def is_judged(request: Request, control: Control) -> bool:

@@ -211,9 +211,8 @@ def _logprobs(case: Case, who: int, events: list[Emitted]) -> Iterator[Finding]:
     for position, event in enumerate(events):
         complaint = _complaint(event, min(asked, case.alphabet.vocabulary))
         if complaint:
-            sources = [
-                other for other in case.sound if other != who and any(map(partial(_told_of, event), case.sound[other]))
-            ]
+            others = {other: told for other, told in case.sound.items() if other != who}
+            sources = [other for other, told in others.items() if any(map(partial(_told_of, event), told))]
             yield Finding(
                 kind=Kind.ECHO,
                 check=CheckName.ECHO,

@@ -231,7 +231,7 @@ def is_apart(request: Request) -> bool:
 
 
 def stops(request: Request, answer: Sequence[int]) -> bool:
-    """Whether an answer ends with its last token: a stop id or the end of a stop sequence, behind `min_new_tokens` others."""
+    """Whether an answer ends with its last token: a stop id, or the last of a sequence, behind `min_new_tokens` others."""
     if len(answer) <= request.sampling.min_new_tokens:
         return False
     if answer[-1] in request.stop:
