@@ -89,7 +89,8 @@ def scores(request: Request, answer: Sequence[int], logits: torch.Tensor, index:
     if asked.bias:  # transformers' SequenceBias rounds to float32
         bias = torch.zeros_like(values)
         for token, added in asked.bias:
-            bias[token] += added
+            if token < len(bias):  # a target should have refused it
+                bias[token] += added
         values, magnitudes = values + bias, magnitudes + bias.abs()
     if asked.allowed:
         others = sorted(set(range(len(values))) - set(asked.allowed))

@@ -23,7 +23,7 @@ from oracle.sampling import Scores, is_judged, is_plain, scores
 from targets.protocol import GREEDY, CheckName, Emitted, Kind, Request, Schedule, Stepped, Trace
 
 TOGETHER = (
-    ("temperature", "seed"),
+    ("temperature",),
     ("seed",),
     ("repetition_penalty",),
     ("presence_penalty",),
@@ -31,8 +31,10 @@ TOGETHER = (
     ("bias",),
     ("allowed",),
     ("min_new_tokens",),
+    ("temperature", "seed"),
 )
 """Parameters that are handed to the wrong request, or forgotten, as one."""
+_GREEDY = Request(prompt=(), max_new_tokens=0)
 
 
 def echo(case: Case) -> Generator[Schedule, Trace, Report]:
@@ -96,8 +98,7 @@ def _finding(case: Case, who: int, odd: list[int]) -> Finding:
     what = f"request #{who} gets {token} as token {position}, " + (
         barred or f"where its own parameters choose {'another' if given is None else given.choice} from its own logits"
     )
-    explained = [found for found in _explanations(case, who, odd) if found.explains(case, who, odd)]
-    sources = {found.source: None for found in explained if found.source is not None}
+    explained = _explained(case, who, odd)
     return Finding(
         kind=Kind.ECHO,
         check=CheckName.ECHO,
@@ -109,10 +110,10 @@ def _finding(case: Case, who: int, odd: list[int]) -> Finding:
         answer=answer,
         size=None if given is None or barred else given.regret(token),
         bound=None if given is None or barred else given.rounding(token),
-        sources=tuple(sources),
+        sources=tuple(found.source for found in explained if found.source is not None),
         evidence=(
             f"echo: {len(odd)} of {len(answer)} tokens of request #{who} are not what its own parameters choose",
-            *dict.fromkeys(f"echo: {found.sentence}" for found in explained),
+            *(f"echo: {found.sentence}" for found in explained),
         ),
     )
 
@@ -154,31 +155,40 @@ class _Explanation:
         return given.regret(event.token) <= given.rounding(event.token)
 
 
+def _explained(case: Case, who: int, odd: list[int]) -> list[_Explanation]:
+    """The simplest explanation by each neighbour that has one; where none has, one by the request's own parameters."""
+    found: dict[int | None, _Explanation] = {}
+    for candidate in _explanations(case, who, odd):
+        if candidate.source not in found and candidate.explains(case, who, odd):
+            found[candidate.source] = candidate
+    return [each for each in found.values() if each.source is not None] or list(found.values())
+
+
 def _explanations(case: Case, who: int, odd: list[int]) -> Iterator[_Explanation]:
+    """The simplest first. What a neighbour does not ask for is not taken from it: that is one's own left out."""
     own = case.requests[who]
     counts = own.sampling.repetition_penalty != 1 or own.sampling.presence_penalty or own.sampling.frequency_penalty
     for other, theirs in enumerate(case.requests):
-        if other == who or not is_judged(theirs, case.control):
+        if other == who or other not in case.sound or not is_judged(theirs, case.control):
             continue
         for names in TOGETHER:
             changed = _with(own, theirs, names)
-            if changed is not None:
-                named = names[0].replace("_", " ")
-                yield _Explanation(f"with the {named} of request #{other} they are", changed, other)
-        if theirs.sampling != own.sampling:
+            if changed is not None and _with(theirs, _GREEDY, names) is not None:
+                yield _Explanation(f"with the {_named(names)} of request #{other} they are", changed, other)
+        if theirs.sampling not in (own.sampling, GREEDY):
             every = msgspec.structs.replace(own, sampling=theirs.sampling, stop=theirs.stop)
             yield _Explanation(f"with all parameters of request #{other} they are", every, other)
-        if counts and other in case.answers:
+        if counts:
             counted = f"with the tokens of request #{other} counted as well they are"
             yield _Explanation(counted, own, other, case.answers[other])
             yield _Explanation(counted, own, other, (*theirs.prompt, *case.answers[other]))
-    for names in TOGETHER:
-        changed = _with(own, msgspec.structs.replace(own, sampling=GREEDY, stop=()), names)
-        if changed is not None and names != ("seed",):
-            yield _Explanation(f"without its own {names[0].replace('_', ' ')} they are", changed)
     if own.sampling.temperature:
-        for shift in {*_steps_behind(case, who, odd[0]), -1, 1}:
+        for shift in dict.fromkeys((*_steps_behind(case, who, odd[0]), -1, 1)):
             yield _Explanation(f"with the noise of the place {shift:+d} from their own they are", own, shift=shift)
+    for names in TOGETHER:
+        changed = _with(own, msgspec.structs.replace(_GREEDY, stop=own.stop), names)
+        if changed is not None:
+            yield _Explanation(f"without its own {_named(names)} they are", changed)
 
 
 def _with(own: Request, theirs: Request, names: tuple[str, ...]) -> Request | None:
@@ -186,9 +196,15 @@ def _with(own: Request, theirs: Request, names: tuple[str, ...]) -> Request | No
     changed = msgspec.structs.replace(
         own,
         sampling=msgspec.structs.replace(own.sampling, **{name: getattr(theirs.sampling, name) for name in names}),
-        stop=theirs.stop if names == ("min_new_tokens",) else own.stop,
+        stop=theirs.stop if names == ("min_new_tokens",) and theirs.sampling.min_new_tokens else own.stop,
     )
     return None if changed == own else changed
+
+
+def _named(names: tuple[str, ...]) -> str:
+    if names == ("allowed",):
+        return "allowed ids"
+    return " and ".join(name.replace("_", " ") for name in names)
 
 
 def _steps_behind(case: Case, who: int, position: int) -> Iterator[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from targets.protocol import GREEDY, Request
+from targets.protocol import GREEDY, Request, Sampling
 
 NOISE_STRIDE = 1_000_003
 """The noise of the i-th token is seeded with `seed * NOISE_STRIDE + i`."""
@@ -154,33 +154,58 @@ class Sampler:
                 chosen[apart] = self.scores(logits[apart].double(), [rows[index] for index in apart]).argmax(-1)
         return chosen
 
-    def scores(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    # A row for which a stage means nothing goes through it unchanged, bit for bit: by 1 and 0.
+
+    def scores(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """What R rows' choices are the largest of: float64 [R, V], from their logits in float64."""
-        assert self.slabs is not None, "a row that is chosen apart has state"
-        slabs = self.slabs
-        asked = [self.rows[row].request.sampling for row in rows]
-        # A row for which a stage means nothing goes through it unchanged, bit for bit: by 1 and 0.
+        return self.drawn(self.restricted(self.biased(self.penalised(logits, rows), rows), rows), rows)
+
+    def penalised(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """With what was seen and said already made less likely, or more."""
+        asked, counts, prompts = self.asked(rows), self.state.counts, self.state.prompts
         if any(sampling.repetition_penalty != 1 for sampling in asked):
             factor = self.column([sampling.repetition_penalty for sampling in asked])
-            seen = slabs.prompts[rows] | (slabs.counts[rows] > 0)
-            scores = torch.where(seen, torch.where(scores < 0, scores * factor, scores / factor), scores)
-        if any(sampling.presence_penalty or sampling.frequency_penalty for sampling in asked):
-            counts = slabs.counts[rows]
-            scores = scores - self.column([sampling.presence_penalty for sampling in asked]) * (counts > 0)
-            scores = scores - self.column([sampling.frequency_penalty for sampling in asked]) * counts
-        if any(sampling.bias for sampling in asked):
-            scores = scores + slabs.bias[rows]
-        if any(sampling.allowed for sampling in asked):
-            scores = scores.masked_fill(slabs.barred[rows], -math.inf)
+            changed = torch.where(scores < 0, scores * factor, scores / factor)
+            scores = torch.where(prompts[rows] | (counts[rows] > 0), changed, scores)
+        if any(sampling.presence_penalty for sampling in asked):
+            scores = scores - self.column([sampling.presence_penalty for sampling in asked]) * (counts[rows] > 0)
+        if any(sampling.frequency_penalty for sampling in asked):
+            scores = scores - self.column([sampling.frequency_penalty for sampling in asked]) * counts[rows]
+        return scores
+
+    def biased(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """With each row's bias."""
+        return scores + self.state.bias[rows] if any(sampling.bias for sampling in self.asked(rows)) else scores
+
+    def restricted(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """With the ids out of reach that may not be chosen, or not yet."""
+        if any(sampling.allowed for sampling in self.asked(rows)):
+            scores = scores.masked_fill(self.state.barred[rows], -math.inf)
         early = [self.rows[row].length < self.rows[row].request.sampling.min_new_tokens for row in rows]
         if any(early):
-            scores = scores.masked_fill(slabs.ends[rows] & torch.tensor(early, device=self.device)[:, None], -math.inf)
-        if any(sampling.temperature for sampling in asked):
-            scores = scores / self.column([sampling.temperature or 1.0 for sampling in asked])
+            barred = self.state.ends[rows] & torch.tensor(early, device=self.device)[:, None]
+            scores = scores.masked_fill(barred, -math.inf)
+        return scores
+
+    def drawn(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """With each row's noise, where it has a temperature."""
+        temperatures = [sampling.temperature for sampling in self.asked(rows)]
+        if any(temperatures):
+            scores = scores / self.column([temperature or 1.0 for temperature in temperatures])
             for index, row in enumerate(rows):
-                if asked[index].temperature:
+                if temperatures[index]:
                     scores[index] += self.noise(row).to(self.device)
         return scores
+
+    def asked(self, rows: list[int]) -> list[Sampling]:
+        """The parameters of these rows."""
+        return [self.rows[row].request.sampling for row in rows]
+
+    @property
+    def state(self) -> Slabs:
+        """The slabs, where somebody is chosen apart."""
+        assert self.slabs is not None, "a row that is chosen apart has state"
+        return self.slabs
 
     def column(self, values: list[float]) -> torch.Tensor:
         """One number a row, float64 [R, 1]."""
