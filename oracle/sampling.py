@@ -75,7 +75,7 @@ def scores(request: Request, answer: Sequence[int], logits: torch.Tensor, index:
     """
     asked, processors = request.sampling, _processors()
     values = logits.double()
-    magnitudes = values.abs()
+    magnitudes = torch.zeros_like(values) if is_plain(request) else values.abs()  # nothing is done to it, so it is exact
     ids = torch.tensor([[*request.prompt, *answer]], dtype=torch.int64, device=values.device)
     if asked.repetition_penalty != 1:
         values = processors.RepetitionPenaltyLogitsProcessor(float(asked.repetition_penalty))(ids, values[None])[0]

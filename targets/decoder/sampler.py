@@ -48,11 +48,13 @@ class Slabs:
     """
 
     def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
-        self.counts = torch.zeros((rows, vocabulary), dtype=torch.float64, device=device)
-        self.prompts = torch.zeros((rows, vocabulary), dtype=torch.bool, device=device)
-        self.bias = torch.zeros((rows, vocabulary), dtype=torch.float64, device=device)
-        self.barred = torch.zeros((rows, vocabulary), dtype=torch.bool, device=device)
-        self.ends = torch.zeros((rows, vocabulary), dtype=torch.bool, device=device)
+        shape = (rows, vocabulary)
+        with torch.inference_mode(False):  # made in a step, they are written outside of one as well: by a cancel
+            self.counts = torch.zeros(shape, dtype=torch.float64, device=device)
+            self.prompts = torch.zeros(shape, dtype=torch.bool, device=device)
+            self.bias = torch.zeros(shape, dtype=torch.float64, device=device)
+            self.barred = torch.zeros(shape, dtype=torch.bool, device=device)
+            self.ends = torch.zeros(shape, dtype=torch.bool, device=device)
 
     def move(self, source: int, target: int) -> None:
         """A row's state goes to another row; what stood there is lost."""
