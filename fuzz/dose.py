@@ -181,10 +181,10 @@ def _by_reference(case: Case, victims: Sequence[int]) -> dict[str, set[int]]:
         greedy = case.reference.logits(request.prompt, answer).argmax(-1).tolist()
         forced = len(request.forced)
         tokens |= {victim} if greedy[forced:] != list(answer[forced:]) else set()
-    regret = departures(case.requests, answers, None, case.reference)
+    regret = departures(case.requests, answers, None, case.reference, case.control)
     rows = [event.logits for victim in victims for event in case.emitted[victim]]
     shown = [row for row in rows if row is not None]
-    logits = departures(case.requests, answers, torch.stack(shown) if shown else None, case.reference)
+    logits = departures(case.requests, answers, torch.stack(shown) if shown else None, case.reference, case.control)
     return {
         "tokens": tokens,
         "regret": {suspect.submission for suspect in regret},

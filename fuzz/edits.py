@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from targets.protocol import GREEDY, Op, Request, Schedule, Step, Submit, Wait, submissions, with_request
+
+T = TypeVar("T")
 
 
 def reductions(schedule: Schedule, fixed: Collection[str] = ()) -> Iterator[Schedule]:
@@ -137,17 +140,32 @@ def ends(request: Request) -> Request:
 
 
 def plain(request: Request) -> Request:
-    """Without stop tokens, deadline, id and forced tokens."""
+    """The continuation of its prompt, and nothing else that it may ask."""
     return Request(prompt=request.prompt, max_new_tokens=request.max_new_tokens)
 
 
+def extra_count(request: Request) -> int:
+    """How much a request asks beside the continuation of a prompt."""
+    asked = request.sampling
+    named = (request.deadline_s, request.client_id, request.salt, request.sample_of)
+    changed: int = sum(getattr(asked, name) != getattr(GREEDY, name) for name in asked.__struct_fields__)
+    lists = (request.stop, request.stop_sequences, request.forced)
+    return sum(value is not None for value in named) + sum(map(bool, lists)) + changed
+
+
+def id_count(request: Request) -> int:
+    """How many ids its stops and its sampling name."""
+    listed = len(request.stop) + len(request.sampling.bias) + len(request.sampling.allowed)
+    return listed + sum(map(len, request.stop_sequences))
+
+
 def less_extra(request: Request) -> Iterator[Request]:
-    """Each way to take one extra away, and half of the stop tokens."""
+    """Each way to take one extra away, and half of the ids that one names."""
     replace = msgspec.structs.replace
     if request.stop:
         yield replace(request, stop=())
-        yield replace(request, stop=request.stop[: len(request.stop) // 2])
-        yield replace(request, stop=request.stop[len(request.stop) // 2 :])
+        for part in _halves(request.stop):
+            yield replace(request, stop=part)
     if request.deadline_s is not None:
         yield replace(request, deadline_s=None)
     if request.client_id is not None:
@@ -156,6 +174,8 @@ def less_extra(request: Request) -> Iterator[Request]:
         yield replace(request, forced=())
     if request.stop_sequences:
         yield replace(request, stop_sequences=())
+        for sequences in _halves(request.stop_sequences):
+            yield replace(request, stop_sequences=sequences)
     if request.salt is not None:
         yield replace(request, salt=None)
     if request.sample_of is not None:
@@ -166,6 +186,17 @@ def less_extra(request: Request) -> Iterator[Request]:
             default = getattr(GREEDY, name)
             if getattr(request.sampling, name) != default:
                 yield replace(request, sampling=replace(request.sampling, **{name: default}))
+        for ids in _halves(request.sampling.allowed):
+            yield replace(request, sampling=replace(request.sampling, allowed=ids))
+        for pairs in _halves(request.sampling.bias):
+            yield replace(request, sampling=replace(request.sampling, bias=pairs))
+
+
+def _halves(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """The first and the second half of several."""
+    if len(items) > 1:
+        yield items[: len(items) // 2]
+        yield items[len(items) // 2 :]
 
 
 def simpler_op(op: Op) -> Iterator[Op]:

@@ -52,6 +52,12 @@ MECHANISMS = (
     "rows_named",
     "wait",
     "long",
+    "sampled",
+    "penalised",
+    "biased",
+    "min_new_tokens",
+    "stop_sequence",
+    "logprobs",
 )
 """Every mechanism that is counted for any target, in the order of the report."""
 
@@ -132,7 +138,7 @@ class _State:
             self.waiting.add(event.submission)
             self.preempted.add(event.submission)
         elif isinstance(event, Emitted):
-            self.tokens[event.submission] += 1
+            self.emit(event, requests[event.submission], fired)
         elif isinstance(event, Refused):
             fired["refused"] += 1
             self.waiting.discard(event.submission)
@@ -140,6 +146,18 @@ class _State:
             self.end(event, requests, fired)
         elif isinstance(event, Freed):
             self.running.pop(event.submission, None)
+
+    def emit(self, event: Emitted, request: Request, fired: Counter[str]) -> None:
+        """Counts tokens that were drawn, and told of, one by one; other parameters once a request."""
+        asked, count = request.sampling, self.tokens[event.submission]
+        self.tokens[event.submission] += 1
+        fired["sampled"] += bool(asked.temperature) and count >= len(request.forced)
+        fired["logprobs"] += bool(event.logprobs)
+        if count == len(request.forced):  # the first that it chose
+            penalties = (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty)
+            fired["penalised"] += penalties != (1, 0, 0)
+            fired["biased"] += bool(asked.bias or asked.allowed)
+            fired["min_new_tokens"] += bool(asked.min_new_tokens and request.stop)
 
     def end(self, event: Finished, requests: tuple[Request, ...], fired: Counter[str]) -> None:
         who = event.submission
@@ -154,3 +172,5 @@ class _State:
         named = {Reason.STOP: "stop", Reason.DEADLINE: "deadline", Reason.CONTEXT: "context_limit"}.get(event.reason)
         if named is not None:
             fired[named] += 1
+        if event.reason is Reason.STOP and event.tokens[-1:] and event.tokens[-1] not in requests[who].stop:
+            fired["stop_sequence"] += 1

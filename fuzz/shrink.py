@@ -15,6 +15,8 @@ import msgspec
 from fuzz.edits import (
     drop_request,
     ends,
+    extra_count,
+    id_count,
     keep_requests,
     less_extra,
     plain,
@@ -58,10 +60,9 @@ def sort_key(schedule: Schedule) -> tuple[int, ...]:
     """
     requests = submissions(schedule)
     steps = sum(op.count if isinstance(op, Step) else op.tokens + 1 for op in schedule.ops if isinstance(op, Step | Wait))
-    extras = sum(
-        bool(request.stop) + (request.deadline_s is not None) + (request.client_id is not None) + bool(request.forced)
-        for request in requests
-    ) + sum(isinstance(op, Wait) or (isinstance(op, Step) and op.rows is not None) for op in schedule.ops)
+    extras = sum(map(extra_count, requests)) + sum(
+        isinstance(op, Wait) or (isinstance(op, Step) and op.rows is not None) for op in schedule.ops
+    )
     return (
         len(requests),
         sum(len(request.prompt) + request.max_new_tokens for request in requests),
@@ -69,7 +70,7 @@ def sort_key(schedule: Schedule) -> tuple[int, ...]:
         steps,
         len(schedule.settings),
         extras,
-        sum(len(request.stop) for request in requests),
+        sum(map(id_count, requests)),
         sum(sum(request.prompt) for request in requests),
     )
 

@@ -1,7 +1,9 @@
 """Departure: where a request's stream leaves its reference, and by how much.
 
-Where the target shows logits, the measure is their largest difference; where it shows only tokens, *regret*: how far the
-chosen token's reference logit lies below the best one, which is zero exactly when the token is the isolated greedy one.
+Where the target shows logits, the measure is their largest difference (whether the token was chosen rightly from them is
+what echo asks); where it shows only tokens, *regret*: how far the chosen token's reference logit lies below the best one,
+which is zero exactly when the token is the isolated greedy one. What is sampled has its regret under the scores that its own
+parameters make of the reference logits.
 Comparisons are written `not x <= bound`, because NaN passes `x > bound`.
 """
 
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from oracle.reference import Reference
-from targets.protocol import Request
+from oracle.sampling import choice, gain, is_judged, is_plain, scores
+from targets.protocol import Control, Request
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Suspect:
     Attributes:
         position: Index into its answer.
         size: The logit difference there, or the regret.
-        expected: The reference's greedy token, given the target's own tokens before it.
+        expected: The token that the request is given alone, given the target's own tokens before it.
         actual: The target's token.
     """
 
@@ -36,7 +39,11 @@ class Suspect:
 
 
 def departures(
-    requests: Sequence[Request], answers: Mapping[int, tuple[int, ...]], logits: torch.Tensor | None, reference: Reference
+    requests: Sequence[Request],
+    answers: Mapping[int, tuple[int, ...]],
+    logits: torch.Tensor | None,
+    reference: Reference,
+    control: Control,
 ) -> Iterator[Suspect]:
     """The first token beyond the bound of each submission that has one, in the order of `answers`.
 
@@ -47,6 +54,7 @@ def departures(
         answers: The tokens that some submissions were given, N in all.
         logits: The target's logits [N, V] behind these tokens, in the same order; None where it does not show them.
         reference: In the target's precision.
+        control: What the target promises: a token that it does not fix has no regret.
     """
     if not answers:
         return
@@ -55,21 +63,27 @@ def departures(
     greedy = expected.argmax(dim=-1).tolist()
     start = 0
     for who, answer in answers.items():
-        free = len(requests[who].forced)
+        request, free = requests[who], len(requests[who].forced)
+        regretted = logits is None and is_judged(request, control)
         for position, token in enumerate(answer):
             index = start + position
             size, bound = differences[index], reference.bound
-            if size <= bound and position >= free and token != greedy[index]:
-                size, bound = _regret(expected[index], token), 2 * reference.bound  # either logit may be off by the bound
+            if regretted and position >= free and (token != greedy[index] or not is_plain(request)):
+                size, bound = _regret(request, answer[:position], expected[index], token, reference.bound)
             if not size <= bound:
-                yield Suspect(who, position, size, bound, greedy[index], token)
+                yield Suspect(who, position, size, bound, choice(request, answer[:position], expected[index]), token)
                 break
         start += len(answer)
 
 
-def _regret(expected: torch.Tensor, token: int) -> float:
-    """How far a token's logit lies below the best one of [V]; zero for the greedy token, which is not asked about."""
-    return float(expected.max() - expected[token])
+def _regret(
+    request: Request, answer: tuple[int, ...], expected: torch.Tensor, token: int, bound: float
+) -> tuple[float, float]:
+    """A token's regret under reference logits [V], and what rounding explains of it: either may be off by the bound."""
+    if is_plain(request):
+        return float(expected.max() - expected[token]), 2 * bound
+    given = scores(request, answer, expected)
+    return given.regret(token), 2 * bound * gain(request) + given.rounding(token)
 
 
 def _differences(shown: torch.Tensor, expected: torch.Tensor) -> list[float]:

@@ -22,6 +22,7 @@ from oracle.case import Case
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
 from oracle.departure import Suspect, departures
 from oracle.finding import Finding, Report
+from oracle.sampling import choice
 from targets.protocol import (
     CheckName,
     Kind,
@@ -98,7 +99,8 @@ def _beside_against_alone(
             return None
         size = float((here.logits.double() - alone.logits.double()).abs().max())
         if not size <= bound:
-            return Suspect(who, position, size, bound, int(alone.logits.argmax()), here.token)
+            expected = choice(request, case.answers[who][:position], alone.logits)
+            return Suspect(who, position, size, bound, expected, here.token)
     return None
 
 
@@ -121,7 +123,8 @@ def in_float64(settings: Mapping[str, Setting], precision: str) -> dict[str, Set
 def _forced(case: Case, suspect: Suspect, settings: dict[str, Setting]) -> Schedule:
     """The schedule with every request made to repeat its tokens, the suspect those before its own departure.
 
-    Its token there is the target's choice again: where a target shows no logits, that is all there is to judge.
+    Its token there is the target's choice again, with the noise of that place in its answer if it samples: where a target
+    shows no logits, that is all there is to judge.
     """
 
     def repeat(submission: int, request: Request) -> Request:
@@ -139,7 +142,7 @@ def _departs(case: Case, schedule: Schedule, submission: int) -> Generator[Sched
     answers = {submission: tuple(event.token for event in emitted)} if emitted else {}
     rows = [event.logits for event in emitted if event.logits is not None]
     logits = torch.stack(rows) if rows and len(rows) == len(emitted) else None
-    suspects = departures(submissions(schedule), answers, logits, case.references(schedule.settings))
+    suspects = departures(submissions(schedule), answers, logits, case.references(schedule.settings), case.control)
     return any(True for _ in suspects)
 
 

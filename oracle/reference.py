@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oracle.sampling import choice, is_stopped
 from targets.protocol import Request
 
 MEMORY_BYTES_MAX = 2**28
@@ -50,15 +51,18 @@ class Reference:
         return logits
 
     def greedy(self, request: Request, context_tokens_max: int) -> tuple[int, ...]:
-        """The whole answer alone: greedy, to the first stop token or limit. For findings; a forward a token."""
+        """The whole answer alone, to the first stop or limit: greedy unless its sampling says otherwise.
+
+        For findings; a forward a token.
+        """
         answer: tuple[int, ...] = ()
         room = min(request.max_new_tokens, context_tokens_max - len(request.prompt))
-        while len(answer) < room and not (answer and answer[-1] in request.stop):
+        while len(answer) < room and not is_stopped(request, answer):
             count = len(answer)
             token = (
                 request.forced[count]
                 if count < len(request.forced)
-                else int(self.logits(request.prompt, (*answer, 0))[-1].argmax())
+                else choice(request, answer, self.logits(request.prompt, (*answer, 0))[-1])
             )
             answer = (*answer, token)
         return answer

@@ -7,6 +7,7 @@ give other schedules in another process. All bytes zero is the simplest example,
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 SIZE = 192
 """Bytes for the longest story; what is read past them is zero."""
+_MORE = 512
 
 
 class Dice:
@@ -34,6 +36,11 @@ class Dice:
     def pick(self, choices: Sequence[T]) -> T:
         """One of several, the first being the simplest."""
         return choices[self.below(len(choices))]
+
+    def more(self) -> Dice:
+        """Other dice, all of whose bytes follow from two of these: for what takes many draws. Zero gives zeros."""
+        seed = self.below(65_536)
+        return Dice(random.Random(seed).randbytes(_MORE) if seed else b"")
 
 
 def dice(size: int = SIZE) -> st.SearchStrategy[Dice]:

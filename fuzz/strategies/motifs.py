@@ -13,6 +13,7 @@ import msgspec
 from fuzz.strategies.dice import Dice
 from fuzz.strategies.lives import Life
 from fuzz.strategies.requests import ANSWERS, Shape, Space
+from fuzz.strategies.sampling import extreme, sampled
 from targets.protocol import Request
 
 Motif = Callable[[Dice, Space], list[Life]]
@@ -122,6 +123,26 @@ def crowd(dice: Dice, space: Space) -> list[Life]:
     return [Life(_request(dice, space, answer=1 + (index * 3) % 7), arrival=index // 6) for index in range(8)]
 
 
+def unlike_parameters(dice: Dice, space: Space) -> list[Life]:
+    """13: parameters as unlike as can be in one batch, at their extremes, beside a plain request."""
+    plain, drawn = Life(_request(dice, space), arrival=dice.below(3)), dice.more()
+    others = [Life(extreme(drawn, space, _request(drawn, space)), arrival=drawn.below(3)) for _ in range(4)]
+    return [plain, *others]
+
+
+def feature_comes_and_goes(dice: Dice, space: Space) -> list[Life]:
+    """3: a row with parameters of its own leaves, and the rows that stay and join have none; or the reverse."""
+    leaver, reverse = dice.below(3), bool(dice.below(2))
+    drawn = dice.more()
+    lives = []
+    for index in range(4):
+        request = _request(drawn, space, answer=1 + drawn.below(4) if index == leaver else 8 + drawn.below(4))
+        with_parameters = (index == leaver) is not reverse
+        request = sampled(drawn, space, request) if with_parameters else request
+        lives.append(Life(request, arrival=2 + drawn.below(4) if index == 3 else 0))
+    return lives
+
+
 MOTIFS: tuple[Motif, ...] = (
     identical_prompt_twice,
     shared_prefix_at_once,
@@ -134,3 +155,5 @@ MOTIFS: tuple[Motif, ...] = (
     idle_then_first,
     crowd,
 )
+MOTIFS_SAMPLED: tuple[Motif, ...] = (unlike_parameters, feature_comes_and_goes)
+"""For targets that honour sampling."""

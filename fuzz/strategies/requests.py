@@ -27,12 +27,14 @@ class Space(msgspec.Struct, frozen=True, dict=True):
     special_ids: tuple[int, ...] = ()
     knobs: tuple[Knob, ...] = ()
     rows: bool = False
+    sampling: bool = False
     long: bool = True
 
     @classmethod
     def of(cls, factory: Factory) -> Space:
         """The space of one target."""
-        return cls(factory.vocabulary, factory.special_ids, factory.knobs, factory.control.rows)
+        control = factory.control
+        return cls(factory.vocabulary, factory.special_ids, factory.knobs, control.rows, control.sampling)
 
     @cached_property
     def ordinary_ids(self) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from fuzz.strategies.dice import Dice, dice
 from fuzz.strategies.knobs import settings as knob_settings
 from fuzz.strategies.lives import Life, Turn, to_ops
-from fuzz.strategies.motifs import MOTIFS
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED
 from fuzz.strategies.requests import Shape, Space
+from fuzz.strategies.sampling import sampled
 from targets.protocol import Schedule, Setting
 
 FEATURES = (
@@ -27,6 +28,7 @@ FEATURES = (
     "rows",
     "tiny-pool",
     "settings",
+    "sampling",
 )
 """Each is on in half of the schedules."""
 LONG_ONE_IN = 128
@@ -47,10 +49,13 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
     if "tiny-pool" in on and any(knob.name == "slots" for knob in space.knobs):
         settings["slots"] = 1 + dice.below(2)
-    lives = dice.pick(MOTIFS)(dice, space) if dice.below(2) else _mix(dice, space, on)
+    motifs = (*MOTIFS, *MOTIFS_SAMPLED) if space.sampling else MOTIFS
+    lives = dice.pick(motifs)(dice, space) if dice.below(2) else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
+    if "sampling" in on and space.sampling:
+        _sample(dice.more(), space, lives)
     return Schedule(ops=to_ops(lives, turns), settings=settings)
 
 
@@ -87,6 +92,13 @@ def _vary(dice: Dice, space: Space, on: set[str], common: tuple[int, ...], life:
         life.after = ((chance >> 5) % index, 1 + dice.below(4))
     if changes:
         life.request = msgspec.structs.replace(life.request, **changes)
+
+
+def _sample(dice: Dice, space: Space, lives: list[Life]) -> None:
+    """Gives about half of the lives parameters of their own; the others stay greedy beside them."""
+    for life in lives:
+        if dice.below(2):
+            life.request = sampled(dice, space, life.request)
 
 
 def _lengthen(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:

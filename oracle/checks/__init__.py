@@ -6,6 +6,7 @@ asked when there is a reason.
 
 from oracle.case import Check
 from oracle.checks.bookkeeping import bookkeeping
+from oracle.checks.echo import echo
 from oracle.checks.isolation import isolation
 from oracle.checks.ownership import ownership
 from oracle.checks.progress import progress
@@ -20,6 +21,7 @@ CHECKS: dict[CheckName, Check] = {
     CheckName.SURVIVAL: survival,
     CheckName.PROGRESS: progress,
     CheckName.BOOKKEEPING: bookkeeping,
+    CheckName.ECHO: echo,
     CheckName.OWNERSHIP: ownership,
     CheckName.PROVENANCE: provenance,
     CheckName.ISOLATION: isolation,

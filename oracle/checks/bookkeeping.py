@@ -6,10 +6,12 @@ from collections.abc import Generator, Iterator
 
 from oracle.case import Case
 from oracle.finding import Finding, Report
+from oracle.sampling import is_stopped
 from targets.protocol import (
     Asked,
     Cancel,
     CheckName,
+    Control,
     Crashed,
     Emitted,
     Finished,
@@ -78,7 +80,7 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
                     yield index, who, f"request #{who} gets a token after it was cancelled"
                 if (odd := case.alphabet.complaint(event)) is not None:
                     yield index, who, f"request #{who} gets {odd}"
-                yield from _token(index, who, case.requests[who], streamed[who], case.control.forced)
+                yield from _token(index, who, case.requests[who], streamed[who], case.control)
             else:
                 ended.add(who)
                 if isinstance(event, Finished):
@@ -90,13 +92,14 @@ def complaints(case: Case) -> Iterator[tuple[int, int, str]]:
                 yield len(case.trace), who, f"request #{who} never ends"
 
 
-def _token(index: int, who: int, request: Request, streamed: list[int], forces: bool) -> Iterator[tuple[int, int, str]]:
+def _token(index: int, who: int, request: Request, streamed: list[int], control: Control) -> Iterator[tuple[int, int, str]]:
     count = len(streamed)
     if count > request.max_new_tokens:
         yield index, who, f"request #{who} gets token {count} of {request.max_new_tokens}"
-    if count > 1 and streamed[-2] in request.stop:
-        yield index, who, f"request #{who} goes on after its stop token {streamed[-2]}"
-    if forces and count <= len(request.forced) and streamed[-1] != request.forced[count - 1]:
+    if count > 1 and is_stopped(request, streamed[:-1], control.sampling):
+        ended_by = "token" if streamed[-2] in request.stop else "sequence, which ends with"
+        yield index, who, f"request #{who} goes on after its stop {ended_by} {streamed[-2]}"
+    if control.forced and count <= len(request.forced) and streamed[-1] != request.forced[count - 1]:
         yield index, who, f"request #{who} gets {streamed[-1]} where {request.forced[count - 1]} was forced"
 
 
@@ -106,7 +109,7 @@ def _end(
     who, request = event.submission, case.requests[event.submission]
     if list(event.tokens) != streamed:
         yield index, who, f"request #{who} streamed {streamed} but ends with {list(event.tokens)}"
-    stopped = bool(streamed) and streamed[-1] in request.stop
+    stopped = is_stopped(request, streamed, case.control.sampling)
     full = len(streamed) >= request.max_new_tokens
     rightful = {
         Reason.STOP: stopped,

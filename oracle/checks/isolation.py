@@ -24,7 +24,7 @@ def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
     """
     report, convicted = Report(), 0
     answers = {submission: case.answers[submission] for submission in case.sound}
-    for suspect in departures(case.requests, answers, case.logits, case.reference):
+    for suspect in departures(case.requests, answers, case.logits, case.reference, case.control):
         if not _is_finite(case, suspect):
             continue  # NONFINITE, which survival reports; no experiment on numbers can say more
         report.suspects += 1

@@ -185,6 +185,12 @@ def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_sh
             request,
             prompt=(*request.prompt[:shared], *through(request.prompt[shared:])),
             stop=through(request.stop),
+            stop_sequences=tuple(map(through, request.stop_sequences)),
+            sampling=msgspec.structs.replace(
+                request.sampling,
+                bias=tuple((case.alphabet.image(token, shift), added) for token, added in request.sampling.bias),
+                allowed=through(request.sampling.allowed),
+            ),
             forced=through(case.answers.get(submission, request.forced)),
         )
 

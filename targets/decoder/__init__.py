@@ -1,7 +1,8 @@
 """Our batched decoder, for any Hugging Face causal LM: one engine whose requests may share state in several ways.
 
     Decoder ──> Scheduler (who gets which slot)
-       │  └───> Batch     (the rows, and what goes with each)
+       │  ├───> Batch     (the rows, and what goes with each)
+       │  └───> Sampler   (which token each row takes)
        └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore)
                              └──> Pool, PrefixIndex (of pages)
 
@@ -19,6 +20,7 @@ from targets.decoder.prefix import PrefixIndex
 from targets.decoder.private import PrivateStore
 from targets.decoder.rows import Rows
 from targets.decoder.runner import Feed, Runner
+from targets.decoder.sampler import Sampler
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotCache, SlotStore
 from targets.decoder.store import Store
@@ -37,6 +39,7 @@ __all__ = [
     "PrivateStore",
     "Rows",
     "Runner",
+    "Sampler",
     "Scheduler",
     "SlotCache",
     "SlotStore",

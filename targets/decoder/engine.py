@@ -23,6 +23,7 @@ from torch import nn
 from targets.decoder.batch import Batch
 from targets.decoder.layout import Layout
 from targets.decoder.runner import Feed, Runner
+from targets.decoder.sampler import Sampler, stops
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
 from targets.decoder.store import Saved, Store
@@ -109,6 +110,7 @@ class Parts:
     store: type[Store] = SlotStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
+    sampler: type[Sampler] = Sampler
 
     def with_(self, **changes: Any) -> Parts:
         """The same parts but for those named."""
@@ -133,6 +135,7 @@ class Decoder:
         self.store = parts.store(plan, layout)
         self.batch = parts.batch(layout.slots)
         self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
+        self.sampler = parts.sampler(layout.slots, plan.vocabulary, layout.device)
         self.live: dict[int, Running] = {}
         self.launched: deque[Launch] = deque()
         self.chosen: dict[int, int] = {}
@@ -168,7 +171,7 @@ class Decoder:
             return "token id past the vocabulary"
         if not self.store.fits(self.cells_max(request)):
             return "more cells than the pool has"
-        return None
+        return self.sampler.refusal(request)
 
     def cells_max(self, request: Request) -> int:
         """As many cells as a request may come to: the last token of an answer is never fed."""
@@ -208,6 +211,7 @@ class Decoder:
             running = self.live[submission]
             self.store.begin(slot)
             self.batch.join(submission, slot)
+            self.sampler.join(submission, running.request, running.answer)
             running.slot = slot
             running.fed = self.begin(running, slot)
             if running.answer:
@@ -358,24 +362,21 @@ class Decoder:
             running.launches -= 1
             running.in_flight -= complete
         here = [self.live.get(running.submission) is running for running in launch.running]
-        if self.depth:
-            self.counts["discarded"] += here.count(False)
-        rows = {submission: row for row, submission in enumerate(self.batch.submissions)}
-        got = [index for index, complete in enumerate(launch.complete) if complete]
-        if len(got) < len(feeds):
-            logits = logits[got]
-        greedy = logits.argmax(-1).tolist()  # the step's only synchronisation
-        self.chosen = {feeds[index].submission: token for index, token in zip(got, greedy, strict=True)}
         for running, complete, alive in zip(launch.running, launch.complete, here, strict=True):
-            if alive:
-                assert running.slot is not None, "what was launched has a slot"
-                if not complete:
-                    self.publish(running, running.slot)
-                    events.append(Prefilled(running.submission, self.store.lengths[running.slot]))
-        kept = [place for place, index in enumerate(got) if here[index]]
-        if len(kept) < len(got):
-            logits, greedy = logits[kept], [greedy[place] for place in kept]
-        events += self.deliver([rows[feeds[got[place]].submission] for place in kept], logits, greedy)
+            if alive and not complete and running.slot is not None:
+                self.publish(running, running.slot)
+                events.append(Prefilled(running.submission, self.store.lengths[running.slot]))
+        self.chosen.clear()
+        for index in (index for index, alive in enumerate(here) if not alive):
+            self.counts["discarded"] += 1
+            self.chosen[feeds[index].submission] = int(logits[index].argmax())  # a launch after this one may feed it on
+        got = [index for index, complete in enumerate(launch.complete) if complete and here[index]]
+        if got:
+            rows = {submission: row for row, submission in enumerate(self.batch.submissions)}
+            given = [feeds[index].submission for index in got]
+            logits = logits if len(got) == len(feeds) else logits[got]
+            tokens = self.sampler.choose(given, logits).tolist()  # the step's only synchronisation
+            events += self.deliver([rows[submission] for submission in given], logits, tokens)
         for running in launch.retiring:
             events += self.give_back(running)
         return events
@@ -400,17 +401,20 @@ class Decoder:
             events += self.retire(running, reason)
         return events
 
-    def token_of(self, running: Running, greedy: int) -> int:
-        """The token to emit: the forced one while there is one, else the greedy one."""
+    def token_of(self, running: Running, choice: int) -> int:
+        """The token to emit: the forced one while there is one, else the chosen one."""
         forced, count = running.request.forced, len(running.answer)
-        return forced[count] if count < len(forced) else greedy
+        return forced[count] if count < len(forced) else choice
 
     def accept(self, running: Running, token: int, logits: torch.Tensor) -> Event:
         """Adds a token to an answer and streams it; what its cells hold may be found by others now."""
         running.answer.append(token)
+        self.chosen[running.submission] = token
+        self.sampler.accept(running.submission, token)
         if running.slot is not None:
             self.publish(running, running.slot)
-        return Emitted(running.submission, token, logits)
+        told = self.sampler.logprobs(running.submission, token, logits) if running.request.sampling.logprobs else ()
+        return Emitted(running.submission, token, logits, told)
 
     def publish(self, running: Running, slot: int, leaving: bool = False) -> None:
         """Lets others find the cells that a request has, in a store that shares them."""
@@ -420,7 +424,7 @@ class Decoder:
     def ending(self, running: Running) -> Reason | None:
         """Why a request ends with its last token, or None."""
         request, answer = running.request, running.answer
-        if answer[-1] in request.stop:
+        if stops(request, answer):
             return Reason.STOP
         if len(answer) >= request.max_new_tokens:
             return Reason.LENGTH
@@ -434,6 +438,7 @@ class Decoder:
         events: list[Event] = [Finished(running.submission, reason, tuple(running.answer))]
         if running.slot is not None:
             self.batch.leave(running.submission)
+            self.sampler.leave(running.submission)
             if running.launches:
                 self.launched[-1].retiring.append(running)
             else:
@@ -452,6 +457,7 @@ class Decoder:
         """A slot has no owner any more; a request that has a row loses it."""
         if submission is not None:
             self.batch.leave(submission)
+            self.sampler.leave(submission)
         self.store.end(slot)
         self.store.scrub(slot)
         self.scheduler.release(slot)

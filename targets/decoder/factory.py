@@ -25,7 +25,18 @@ class DecoderFactory:
     The targets of one factory share the network's weights, which nothing writes; `network` returns a copy of its own.
     """
 
-    control = Control(rows=True, forced=True, logits=True, audit=True, float64=True, tags=True, poison=True, inspect=True)
+    control = Control(
+        rows=True,
+        forced=True,
+        logits=True,
+        audit=True,
+        float64=True,
+        tags=True,
+        poison=True,
+        inspect=True,
+        sampling=True,
+        noise=True,
+    )
 
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
         self.name = name

@@ -6,7 +6,7 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, rows
+from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, rows, sampling
 from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
 
@@ -19,6 +19,7 @@ FAULTS: dict[str, Fault] = {
         *lifecycle.FAULTS,
         *batching.FAULTS,
         *kept.FAULTS,
+        *sampling.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

@@ -83,6 +83,7 @@ class NeverFreeingDecoder(Decoder):
         probe, slot = self.cancel_never_frees, running.slot
         probe.reach()
         self.batch.leave(submission)
+        self.sampler.leave(submission)
         self.store.end(slot)
         if probe.honest:
             self.scheduler.release(slot)

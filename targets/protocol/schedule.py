@@ -40,7 +40,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         frequency_penalty: Taken as often as the id stands in the answer.
         bias: (id, what is added to its logit) each.
         allowed: The only ids that may be chosen; empty for all.
-        min_new_tokens: No stop id is chosen before.
+        min_new_tokens: So many tokens end nothing: no stop id is chosen for them, and neither a stop id that is forced there
+            nor a stop sequence that is complete by then ends the answer.
         logprobs: So many of the likeliest ids are told with each token, and the token itself; 0 for none.
     """
 

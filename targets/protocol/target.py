@@ -35,6 +35,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         poison_nan: It promises never to gather a cell that its mask hides, and `poison` takes "nan" as well. (Attention
             multiplies what the mask hides by zero, and zero times NaN is NaN.)
         inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
+        sampling: It honours `Request.sampling` and `Request.stop_sequences`, to the letter but for the noise.
+        noise: The noise as well: with a temperature its choice is the one that `Sampling` defines.
     """
 
     stepped: bool = True
@@ -47,6 +49,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     poison: bool = False
     poison_nan: bool = False
     inspect: bool = False
+    sampling: bool = False
+    noise: bool = False
 
 
 @runtime_checkable

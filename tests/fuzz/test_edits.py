@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fuzz.edits import (
@@ -17,7 +18,7 @@ from fuzz.edits import (
     with_ops,
 )
 from fuzz.shrink import sort_key
-from targets.protocol import Cancel, Request, Schedule, Step, Submit, Wait, submissions
+from targets.protocol import GREEDY, Cancel, Request, Sampling, Schedule, Step, Submit, Wait, submissions
 from targets.protocol.schedule import check_references
 
 A, B, C = (Submit(Request(prompt=(token, token), max_new_tokens=4)) for token in (1, 2, 3))
@@ -25,7 +26,19 @@ THREE = Schedule(
     ops=(A, B, Step(2, rows=(0, 1)), Cancel(1), C, Wait(2, 3), Step(1, rows=(1,)), Cancel(0), Cancel(2)),
     settings={"slots": 2, "dtype": "float32"},
 )
-RICH = Submit(Request(prompt=(1, 2, 3), max_new_tokens=4, stop=(5, 6), deadline_s=3, client_id=1, forced=(9,)))
+SAMPLING = Sampling(temperature=1.0, seed=4, bias=((1, 2.0), (2, 3.0)), allowed=(1, 2, 3), logprobs=2)
+RICH = Submit(
+    Request(
+        prompt=(1, 2, 3),
+        max_new_tokens=4,
+        stop=(5, 6),
+        stop_sequences=((5, 6), (7,)),
+        deadline_s=3,
+        client_id=1,
+        forced=(9,),
+        sampling=SAMPLING,
+    )
+)
 
 
 def test_a_request_leaves_with_every_op_that_names_it_and_the_later_ones_move_down() -> None:
@@ -82,7 +95,8 @@ def test_a_prompt_s_two_ends_are_kept(prompt: tuple[int, ...], kept: tuple[int, 
 
 def test_extras_are_taken_one_by_one_and_all_at_once() -> None:
     assert plain(RICH.request) == Request(prompt=(1, 2, 3), max_new_tokens=4)
-    left = [(less.stop, less.deadline_s, less.client_id, less.forced) for less in less_extra(RICH.request)]
+    greedy = msgspec.structs.replace(RICH.request, sampling=GREEDY, stop_sequences=())
+    left = [(less.stop, less.deadline_s, less.client_id, less.forced) for less in less_extra(greedy)]
     assert left == [
         ((), 3, 1, (9,)),
         ((5,), 3, 1, (9,)),
@@ -91,6 +105,24 @@ def test_extras_are_taken_one_by_one_and_all_at_once() -> None:
         ((5, 6), 3, None, (9,)),
         ((5, 6), 3, 1, ()),
     ]
+
+
+def test_parameters_are_taken_all_at_once_one_by_one_and_half_of_their_ids() -> None:
+    asked = Request(prompt=(1,), max_new_tokens=4, stop_sequences=((5, 6), (7,)), sampling=SAMPLING)
+    without = {"temperature": 0.0, "seed": 0, "bias": (), "allowed": (), "logprobs": 0}
+    halved: list[dict[str, object]] = [
+        {"allowed": (1,)},
+        {"allowed": (2, 3)},
+        {"bias": ((1, 2.0),)},
+        {"bias": ((2, 3.0),)},
+    ]
+    assert [less.sampling for less in less_extra(asked) if less.sampling != SAMPLING] == [
+        GREEDY,
+        *(msgspec.structs.replace(SAMPLING, **{name: value}) for name, value in without.items()),
+        *(msgspec.structs.replace(SAMPLING, **changes) for changes in halved),
+    ]
+    sequences = [less.stop_sequences for less in less_extra(asked) if less.sampling == SAMPLING]
+    assert sequences == [(), ((5, 6),), ((7,),)]
 
 
 def test_fewer_steps_come_with_answers_that_much_shorter_of_those_before_them() -> None:

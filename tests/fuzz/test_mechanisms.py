@@ -9,7 +9,7 @@ import pytest
 from fuzz.conductor import replay
 from fuzz.mechanisms import MECHANISMS, mechanisms
 from targets.decoder import DecoderFactory
-from targets.protocol import Cancel, Op, Request, Schedule, Setting, Step, Submit, Wait
+from targets.protocol import Cancel, Op, Request, Sampling, Schedule, Setting, Step, Submit, Wait
 
 
 def ask(*prompt: int, new: int = 3, **extras: object) -> Submit:
@@ -41,6 +41,12 @@ STORIES: dict[str, tuple[Sequence[Op], dict[str, Setting]]] = {
     "rows_named": ([ask(1), Step(rows=(0,))], {}),
     "wait": ([ask(1), Wait(0, 1)], {}),
     "long": ([ask(1, new=512), Cancel(0)], {}),
+    "sampled": ([ask(1, new=1, sampling=Sampling(temperature=1.0))], {}),
+    "penalised": ([ask(1, sampling=Sampling(frequency_penalty=1.0))], {}),
+    "biased": ([ask(1, sampling=Sampling(allowed=(1, 2)))], {}),
+    "min_new_tokens": ([ask(1, stop=(1,), sampling=Sampling(min_new_tokens=1))], {}),
+    "stop_sequence": ([ask(1, stop_sequences=tuple((token,) for token in EVERY_TOKEN))], {}),
+    "logprobs": ([ask(1, new=1, sampling=Sampling(logprobs=2))], {}),
 }
 """A small story for each, in which it happens once."""
 
@@ -48,6 +54,10 @@ PLAIN = [
     pytest.param([ask(1)], id="one request"),
     pytest.param([ask(1), Step(3), ask(2)], id="one after the other, in another slot"),
     pytest.param([ask(1), Step(3), ask(2, client_id=0)], id="ids that differ"),
+    pytest.param(
+        [ask(1, sampling=Sampling(seed=5, min_new_tokens=2), stop_sequences=((400,),))], id="nothing that can show"
+    ),
+    pytest.param([ask(1, new=1, forced=(5,), sampling=Sampling(temperature=1.0, presence_penalty=2.0))], id="all is forced"),
 ]
 
 

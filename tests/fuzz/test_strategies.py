@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import itertools
@@ -19,10 +20,10 @@ from fuzz.shrink import sort_key
 from fuzz.strategies import FEATURES, Space, batches, knobs, requests, schedules
 from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
-from fuzz.strategies.motifs import MOTIFS, Motif
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, Motif
 from fuzz.strategies.schedules import schedule as read
 from targets.decoder import DecoderFactory
-from targets.protocol import Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
+from targets.protocol import GREEDY, Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
 from targets.protocol.schedule import check_references
 from targets.registry import TargetSpec, build
 
@@ -82,6 +83,10 @@ def begin_alike(schedule: Schedule) -> bool:
     return len(set(starts)) < len(starts)
 
 
+def samples_otherwise(name: str, schedule: Schedule) -> bool:
+    return any(getattr(request.sampling, name) != getattr(GREEDY, name) for request in submissions(schedule))
+
+
 SHOWS: dict[str, Callable[[Schedule], bool]] = {
     "burst": arrive_at_once,
     "cancel": lambda schedule: any(isinstance(op, Cancel) for op in schedule.ops),
@@ -93,6 +98,20 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
     "rows": lambda schedule: any(isinstance(op, Step) and op.rows for op in schedule.ops),
     "tiny-pool": lambda schedule: schedule.settings.get("slots") in (1, 2),
     "settings": lambda schedule: bool(schedule.settings.keys() - {"slots", "context_tokens_max"}),
+    "sampling": lambda schedule: any(request.sampling.temperature for request in submissions(schedule)),
+    **{
+        f"sampling: {name}": functools.partial(samples_otherwise, name)
+        for name in (
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "bias",
+            "allowed",
+            "min_new_tokens",
+            "logprobs",
+        )
+    },
+    "stop sequences": lambda schedule: any(request.stop_sequences for request in submissions(schedule)),
     "long prompt": lambda schedule: any(500 <= len(request.prompt) <= 1024 for request in submissions(schedule)),
     "long answer": lambda schedule: any(request.max_new_tokens >= 500 for request in submissions(schedule)),
     "past the vocabulary": lambda schedule: any(320 in request.prompt for request in submissions(schedule)),
@@ -116,10 +135,27 @@ def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
         return one
 
     # By its path: the package has a function of the same name.
-    monkeypatch.setattr(importlib.import_module("fuzz.strategies.schedules"), "MOTIFS", tuple(map(counted, MOTIFS)))
+    strategies = importlib.import_module("fuzz.strategies.schedules")
+    monkeypatch.setattr(strategies, "MOTIFS", tuple(map(counted, MOTIFS)))
+    monkeypatch.setattr(strategies, "MOTIFS_SAMPLED", tuple(map(counted, MOTIFS_SAMPLED)))
     shown = Counter(name for schedule in draw(slots, 3, 2000) for name, shows in SHOWS.items() if shows(schedule))
     assert [name for name in SHOWS if shown[name] < 3] == []
-    assert [motif.__name__ for motif in MOTIFS if drawn[motif.__name__] < 40] == []
+    assert [motif.__name__ for motif in (*MOTIFS, *MOTIFS_SAMPLED) if drawn[motif.__name__] < 40] == []
+
+
+@pytest.mark.slow
+def test_most_requests_are_greedy_and_what_others_ask_for_is_never_refused(slots: DecoderFactory) -> None:
+    asked = [request for schedule in draw(slots, 5, 600) for request in submissions(schedule)]
+    unlike = [request for request in asked if request.sampling != GREEDY]
+    assert len(asked) / 10 < len(unlike) < len(asked) / 2
+    decoder = slots.open({})
+    assert [request for request in unlike if decoder.sampler.refusal(request)] == []
+
+
+def test_a_target_that_does_not_honour_sampling_is_not_asked_for_it() -> None:
+    honest = build(TargetSpec(target="targets.attention:honest"))
+    asked = [request for schedule in draw(honest, 5, COUNT) for request in submissions(schedule)]
+    assert not any(request.sampling != GREEDY or request.stop_sequences for request in asked)
 
 
 def test_the_dice_are_enough_for_the_longest_story(slots: DecoderFactory) -> None:

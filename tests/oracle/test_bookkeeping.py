@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
@@ -19,13 +20,14 @@ from targets.protocol import (
     Reason,
     Refused,
     Request,
+    Sampling,
     Schedule,
     Stalled,
     Step,
     Stepped,
     Submit,
 )
-from tests.oracle.handmade import asked, sentences
+from tests.oracle.handmade import FORCED, asked, sentences
 
 LENGTH, STOP, CONTEXT, CANCELLED, DEADLINE = (
     Reason.LENGTH,
@@ -34,6 +36,8 @@ LENGTH, STOP, CONTEXT, CANCELLED, DEADLINE = (
     Reason.CANCELLED,
     Reason.DEADLINE,
 )
+
+SAMPLING = msgspec.structs.replace(FORCED, sampling=True)
 
 
 def one(*ops: Step | Cancel, **extras: object) -> Schedule:
@@ -55,6 +59,14 @@ HONEST: dict[str, tuple[Schedule, list[Event]]] = {
     "a stop token as the last of the budget": (
         one(stop=(6,)),
         stream(Emitted(0, 5), Emitted(0, 6), Finished(0, STOP, (5, 6))),
+    ),
+    "a stop sequence": (
+        one(max_new_tokens=3, stop_sequences=((5, 6), (6, 5))),
+        stream(Emitted(0, 5), Emitted(0, 6), Finished(0, STOP, (5, 6))),
+    ),
+    "a stop token before the minimum": (
+        one(max_new_tokens=3, stop=(5,), stop_sequences=((5,),), sampling=Sampling(min_new_tokens=1), forced=(5, 5)),
+        stream(Emitted(0, 5), Emitted(0, 5), Finished(0, STOP, (5, 5))),
     ),
     "nothing asked for": (one(max_new_tokens=0), [Asked(0), Finished(0, LENGTH, ())]),
     "a refusal": (one(), [Asked(0), Refused(0, "queue full")]),
@@ -114,6 +126,26 @@ AMISS: dict[str, tuple[Schedule, list[Event], str]] = {
         one(max_new_tokens=3, stop=(5,)),
         stream(Emitted(0, 5), Emitted(0, 6), Finished(0, STOP, (5, 6))),
         "request #0 goes on after its stop token 5",
+    ),
+    "token after the stop sequence": (
+        one(max_new_tokens=3, stop_sequences=((5, 6),)),
+        stream(Emitted(0, 5), Emitted(0, 6), Emitted(0, 7), Finished(0, LENGTH, (5, 6, 7))),
+        "request #0 goes on after its stop sequence, which ends with 6",
+    ),
+    "stop before the minimum": (
+        one(stop=(5,), sampling=Sampling(min_new_tokens=1)),
+        stream(Emitted(0, 5), Finished(0, STOP, (5,))),
+        "request #0 ends with reason 'stop' after 1 of 2 tokens",
+    ),
+    "stop without the whole sequence": (
+        one(stop_sequences=((7, 5),)),
+        stream(Emitted(0, 5), Finished(0, STOP, (5,))),
+        "request #0 ends with reason 'stop' after 1 of 2 tokens",
+    ),
+    "length on the end of a stop sequence": (
+        one(stop_sequences=((5, 6),)),
+        stream(Emitted(0, 5), Emitted(0, 6), Finished(0, LENGTH, (5, 6))),
+        "request #0 ends with reason 'length' after 2 of 2 tokens",
     ),
     "never ends": (one(), stream(Emitted(0, 5), Emitted(0, 6)), "request #0 never ends"),
     "token after the cancel": (
@@ -176,12 +208,19 @@ AMISS: dict[str, tuple[Schedule, list[Event], str]] = {
 
 @pytest.mark.parametrize(("schedule", "events"), HONEST.values(), ids=HONEST)
 def test_an_honest_stream_has_no_complaint(schedule: Schedule, events: list[Event]) -> None:
-    assert sentences(bookkeeping, schedule, *events) == []
+    assert sentences(bookkeeping, schedule, *events, control=SAMPLING) == []
 
 
 @pytest.mark.parametrize(("schedule", "events", "complaint"), AMISS.values(), ids=AMISS)
 def test_what_is_amiss_in_a_stream_is_said(schedule: Schedule, events: list[Event], complaint: str) -> None:
-    assert sentences(bookkeeping, schedule, *events) == [complaint]
+    assert sentences(bookkeeping, schedule, *events, control=SAMPLING) == [complaint]
+
+
+def test_a_target_that_does_not_honour_sampling_knows_of_stop_tokens_only() -> None:
+    schedule, events, _ = AMISS["length on the end of a stop sequence"]
+    assert sentences(bookkeeping, schedule, *events, control=FORCED) == []
+    schedule, events, _ = AMISS["stop before the minimum"]
+    assert sentences(bookkeeping, schedule, *events, control=FORCED) == []
 
 
 def test_a_target_that_does_not_force_tokens_need_not_honour_them() -> None:

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from oracle.case import Alphabet
+from oracle.checks.echo import echo
 from oracle.departure import Suspect, departures
 from oracle.reference import Reference
-from targets.protocol import Emitted, Request, Schedule, Submit
-from tests.oracle.handmade import case_of
+from targets.protocol import Emitted, Kind, Request, Schedule, Submit
+from tests.oracle.handmade import case_of, report_of
 
 PROMPT = (5, 17, 3, 200)
 BOUND = 1e-6
@@ -23,7 +24,7 @@ def suspects(requests: Request | tuple[Request, ...], events: list[Emitted], ref
     asked = requests if isinstance(requests, tuple) else (requests,)
     schedule = Schedule(ops=tuple(map(Submit, asked)))
     case = case_of(schedule, tuple(events), references=lambda _: reference, alphabet=Alphabet(320, ()))
-    return list(departures(case.requests, case.answers, case.logits, case.reference))
+    return list(departures(case.requests, case.answers, case.logits, case.reference, case.control))
 
 
 def test_what_no_network_can_have_said_is_left_to_bookkeeping_and_its_neighbours_are_still_judged(
@@ -35,7 +36,8 @@ def test_what_no_network_can_have_said_is_left_to_bookkeeping_and_its_neighbours
     case = case_of(schedule, tuple(heard), references=lambda _: reference, alphabet=Alphabet(320, ()))
     assert list(case.sound) == [2]
     answers = {who: case.answers[who] for who in case.sound}
-    assert [suspect.submission for suspect in departures(case.requests, answers, case.logits, reference)] == [2]
+    found = departures(case.requests, answers, case.logits, reference, case.control)
+    assert [suspect.submission for suspect in found] == [2]
 
 
 def silent(answer: tuple[int, ...], who: int = 0) -> list[Emitted]:
@@ -119,13 +121,16 @@ def test_a_logit_that_is_not_finite_makes_a_suspect(
     assert suspect.position == 1
 
 
-def test_a_token_that_is_not_the_best_of_its_own_logits_makes_a_suspect(
+def test_a_token_that_is_not_the_best_of_its_own_right_logits_is_left_to_echo(
     reference: Reference, request_: Request, stream: list[Emitted]
 ) -> None:
-    wrong = (stream[3].token + 1) % 320
-    stream[3] = Emitted(0, wrong, stream[3].logits)
-    (suspect,) = suspects(request_, stream, reference)
-    assert (suspect.position, suspect.actual, suspect.bound) == (3, wrong, 2 * BOUND)
+    stream[3] = Emitted(0, (stream[3].token + 1) % 320, stream[3].logits)
+    assert suspects(request_, stream, reference) == []
+    case = case_of(
+        Schedule(ops=(Submit(request_),)), tuple(stream), references=lambda _: reference, alphabet=Alphabet(320, ())
+    )
+    (finding,) = report_of(echo, case).findings
+    assert (finding.kind, finding.position) == (Kind.ECHO, 3)
 
 
 def test_a_target_that_shows_no_logits_is_judged_by_regret(reference: Reference, request_: Request) -> None:

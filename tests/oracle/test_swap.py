@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import msgspec
 import pytest
 import torch
 
@@ -24,6 +25,7 @@ from targets.protocol import (
     Kind,
     Reason,
     Request,
+    Sampling,
     Schedule,
     Step,
     Stepped,
@@ -94,6 +96,18 @@ def test_stop_ids_go_through_the_same_bijection_as_the_prompt() -> None:
     submit = Submit(Request(prompt=(3, 5), max_new_tokens=2, stop=(5, 8)))
     _, other = exchanged(Schedule(ops=(*asked((1,)).ops, submit)), (1, 1), (1, 5))
     assert other.stop == (other.prompt[1], 8)
+
+
+def test_the_ids_that_sampling_names_go_through_it_too_and_nothing_else_of_it_changes() -> None:
+    sampling = Sampling(temperature=0.5, seed=3, bias=((5, 2.0), (8, -1.0)), allowed=(3, 8), min_new_tokens=1, logprobs=2)
+    submit = Submit(Request(prompt=(3, 5), max_new_tokens=2, stop_sequences=((5, 3), (8,)), sampling=sampling))
+    victim, other = exchanged(Schedule(ops=(submit, submit)), (1, 1), (1, 5))
+    assert victim == submit.request
+    (_, other) = exchanged(Schedule(ops=(*asked((1,)).ops, submit)), (1, 1), (1, 5))
+    three, five = other.prompt
+    assert other.stop_sequences == ((five, three), (8,))
+    changed = {"bias": ((five, 2.0), (8, -1.0)), "allowed": (three, 8)}
+    assert other.sampling == msgspec.structs.replace(sampling, **changed)
 
 
 def test_tokens_that_were_emitted_are_forced_to_their_images() -> None:
