@@ -1,16 +1,23 @@
 """Rounding: how far logits move when nothing but the arithmetic changes.
 
 Measured on the reference network itself: one request in forwards of other shapes (a longer one, where causality keeps its
-logits in exact arithmetic, and one with copies of itself). No target code runs, so that a broken target cannot widen the
-bound it is judged by. The envelope nominates suspects; it never convicts.
+logits in exact arithmetic, and one with copies of itself). A recurrent network computes its states in one of two ways: many
+positions at once in a forward of several tokens, and one from the last in a forward of one. The reference always does the
+first and a decoder must do the second, and both round to float32 inside whatever the dtype; so there the same request is
+also fed in parts, to transformers' own cache. No target code runs, so that a broken target cannot widen the bound it is
+judged by. The envelope nominates suspects; it never convicts.
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 FACTORS = {torch.float64: 64.0, torch.float32: 8.0}
 """Bound over envelope, by precision. A target's own shapes (ragged batches, one-token rows) are not among those measured
@@ -23,6 +30,8 @@ least that the envelope can be, is already what another order of the sums makes.
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
+_CUTS = ((1,), (17,))
+"""How many tokens the parts of a request have, over and over."""
 _LARGE_WEIGHTS = 20_000_000
 
 
@@ -46,6 +55,9 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
             for batch in batches:
                 moved = _logits(network, part.repeat(batch, 1)) - whole[:, :length]
                 worst = max(worst, float(moved.abs().max()))
+        if _recurrent(network):
+            for cuts in _CUTS:
+                worst = max(worst, float((_in_parts(network, tokens, cuts) - whole).abs().max()))
     return worst
 
 
@@ -60,3 +72,27 @@ def _logits(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     output: Any = network(input_ids=tokens, use_cache=False)
     logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits.double()
+
+
+def _recurrent(network: nn.Module) -> bool:
+    """Whether a layer keeps a state instead of, or beside, its K and V."""
+    if not isinstance(network, PreTrainedModel):
+        return False
+    layers = DynamicCache(config=network.config).layers
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def _in_parts(network: Any, tokens: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """Logits [1, n, V] in double of int64 [1, n] fed a few tokens a forward."""
+    length, done, parts, cache = tokens.shape[1], 0, [], DynamicCache(config=network.config)
+    with_positions = "position_ids" in inspect.signature(network.forward).parameters
+    for size in itertools.cycle(sizes):
+        part = tokens[:, done : done + size]
+        # Some networks number the positions of every forward from 0 where they are not told.
+        places = torch.arange(done, done + part.shape[1], device=tokens.device)[None]
+        told = {"position_ids": places} if with_positions else {}
+        parts.append(network(input_ids=part, cache=cache, use_cache=True, **told).logits)
+        done += part.shape[1]
+        if done == length:
+            return torch.cat(parts, dim=1).double()
+    raise AssertionError("parts have sizes")

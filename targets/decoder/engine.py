@@ -17,6 +17,7 @@ from targets.decoder.batch import Batch
 from targets.decoder.runner import Feed, Runner
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
+from targets.decoder.states import StateStore
 from targets.models import DTYPES, Plan
 from targets.protocol import (
     Admitted,
@@ -52,6 +53,7 @@ class Parts:
     decoder: type[Decoder]
     scheduler: type[Scheduler] = Scheduler
     store: type[SlotStore] = SlotStore
+    states: type[StateStore] = StateStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
 
@@ -72,13 +74,15 @@ class Decoder:
         )
         dtype, device = DTYPES[str(settings["dtype"])], torch.device(str(settings["device"]))
         self.store = parts.store(plan, slots, self.context_tokens_max, dtype, device)
+        self.states = parts.states(plan, slots, dtype, device)
         self.batch = parts.batch(slots)
-        self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
+        self.runner = parts.runner(network, plan, self.store, self.states, str(settings["prefill"]))
         self.live: dict[int, Running] = {}
         if settings["sanitize"]:
             self.store.shadow()
         if settings["poison"] != "none":
             self.store.poison(str(settings["poison"]))
+            self.states.poison(str(settings["poison"]))
             self.runner.padding = 0 if settings["poison"] == "low" else plan.vocabulary - 1
 
     def submit(self, submission: int, request: Request) -> list[Event]:
@@ -130,6 +134,7 @@ class Decoder:
         events: list[Event] = []
         for submission, slot in self.scheduler.admit(rows):
             self.store.begin(slot)
+            self.states.begin(slot)
             self.batch.join(submission, slot)
             self.live[submission].slot = slot
             events.append(Admitted(submission, slot))
@@ -193,6 +198,7 @@ class Decoder:
             self.batch.leave(running.submission)
             self.store.end(running.slot)
             self.store.scrub(running.slot)
+            self.states.scrub(running.slot)
             self.scheduler.release(running.slot)
             events.append(Freed(running.submission, running.slot))
         return events
@@ -209,13 +215,18 @@ class Decoder:
         lengths = self.store.lengths
         return Audit(
             held=tuple(
-                Holding(slot, tuple(sorted(held)), lengths[slot], lengths[slot], self.store.storage(slot))
+                Holding(slot, tuple(sorted(held)), lengths[slot], lengths[slot], self.storage(slot))
                 for slot, held in sorted(owners.items())
             ),
             free=tuple(self.scheduler.free),
             queued=tuple(self.scheduler.queue),
             slots=len(lengths),
         )
+
+    def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
+        """The memory of all that a slot holds; none unless the store keeps tags."""
+        cells = self.store.storage(slot)
+        return (*cells, *self.states.storage(slot, 1 + max(slab for slab, _, _ in cells))) if cells else ()
 
     def inspect(self) -> Inspection:
         """The forwards of the last step, as they were run, and the cells of everybody who has a row."""

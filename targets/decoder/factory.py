@@ -63,7 +63,7 @@ class SlotsFactory:
 
 def _knobs(model: Model) -> tuple[Knob, ...]:
     positions = model.plan.positions_max
-    prefills = ("alone",) if model.plan.masks == "columns" else ("mixed", "apart", "alone")
+    prefills = ("alone",) if model.plan.prompts_alone else ("mixed", "apart", "alone")
     contexts = tuple(min(size, positions) for size in (CONTEXT_TOKENS_MAX, 16, 32, 64, CONTEXT_TOKENS_LONG))
     return (
         Knob(name="slots", default=4, values=(4, 1, 2, 3, 8), low=1, high=1024, doc="rows of the KV slab"),

@@ -53,7 +53,7 @@ class SlotStore:
     """Owns the slabs and the lengths.
 
     Attributes:
-        keys, values: a slab a layer, [S, H, T, D] each.
+        keys, values: a slab a layer, [S, H, T, D] each; of no heads where the layer has no attention.
         lengths: how many cells of each slot are its owner's.
         generations: how many owners each slot has had.
         tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
@@ -96,6 +96,8 @@ class SlotStore:
         allocations: dict[int, int] = {}
         ranges = []
         for slab in (*self.keys, *self.values):
+            if not slab.numel():
+                continue
             base = slab.untyped_storage().data_ptr()
             view = slab[row]
             first = view.data_ptr() - base
@@ -150,7 +152,7 @@ class SlotStore:
         count, device = self.lengths[slot], self.keys[0].device
         place, where = torch.zeros((1, 1), dtype=torch.int64, device=device), torch.tensor([slot], device=device)
         rows = Rows(place, place + max(count - 1, 0), where, count, last=None, written=None)
-        layers = [self.read(layer, rows) for layer in range(len(self.keys))]
+        layers = [self.read(layer, rows) for layer, slab in enumerate(self.keys) if slab.numel()]
         return Cells(tuple(keys[0] for keys, _ in layers), tuple(values[0] for _, values in layers))
 
 
@@ -169,6 +171,9 @@ class SlotCache:
         """Takes K and V [B, H, Q, D] of this forward; returns those of all T cells, [B, H, T, D]."""
         self.store.write(layer_idx, key_states, value_states, self.rows)
         return self.store.read(layer_idx, self.rows)
+
+    def keep(self) -> None:
+        """The forward is done. K and V were written as they came."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Cells before this forward's queries, for networks that build their own causal mask (ALiBi)."""
