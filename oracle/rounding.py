@@ -11,7 +11,6 @@ judged by. The envelope nominates suspects; it never convicts.
 from __future__ import annotations
 
 import inspect
-import itertools
 from typing import Any
 
 import torch
@@ -30,8 +29,8 @@ least that the envelope can be, is already what another order of the sums makes.
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
-_CUTS = ((1,), (17,))
-"""How many tokens the parts of a request have, over and over."""
+_PARTS = (1, 17)
+"""Into how many tokens a forward a request is cut."""
 _LARGE_WEIGHTS = 20_000_000
 
 
@@ -45,7 +44,7 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
     large = sum(weight.numel() for weight in weights) > _LARGE_WEIGHTS
     lengths, batches = (_LENGTHS[:5], _BATCHES[:2]) if large else (_LENGTHS, _BATCHES)
     generator = torch.Generator().manual_seed(7)
-    worst = 0.0
+    worst, asked, answered = 0.0, [], []
     for _ in range(prompts):
         tokens = torch.randint(0, vocabulary, (1, lengths[-1]), generator=generator).to(weights[0].device)
         whole = _logits(network, tokens)
@@ -55,9 +54,12 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
             for batch in batches:
                 moved = _logits(network, part.repeat(batch, 1)) - whole[:, :length]
                 worst = max(worst, float(moved.abs().max()))
-        if _recurrent(network):
-            for cuts in _CUTS:
-                worst = max(worst, float((_in_parts(network, tokens, cuts) - whole).abs().max()))
+        asked.append(tokens)
+        answered.append(whole)
+    if _recurrent(network):
+        for size in _PARTS:
+            moved = _in_parts(network, torch.cat(asked), size) - torch.cat(answered)
+            worst = max(worst, float(moved.abs().max()))
     return worst
 
 
@@ -82,17 +84,14 @@ def _recurrent(network: nn.Module) -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
-def _in_parts(network: Any, tokens: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """Logits [1, n, V] in double of int64 [1, n] fed a few tokens a forward."""
-    length, done, parts, cache = tokens.shape[1], 0, [], DynamicCache(config=network.config)
+def _in_parts(network: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
+    """Logits [B, n, V] in double of int64 [B, n] fed `size` tokens a forward."""
+    cache = DynamicCache(config=network.config)
     with_positions = "position_ids" in inspect.signature(network.forward).parameters
-    for size in itertools.cycle(sizes):
-        part = tokens[:, done : done + size]
+    places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    logits = []
+    for start in range(0, tokens.shape[1], size):
         # Some networks number the positions of every forward from 0 where they are not told.
-        places = torch.arange(done, done + part.shape[1], device=tokens.device)[None]
-        told = {"position_ids": places} if with_positions else {}
-        parts.append(network(input_ids=part, cache=cache, use_cache=True, **told).logits)
-        done += part.shape[1]
-        if done == length:
-            return torch.cat(parts, dim=1).double()
-    raise AssertionError("parts have sizes")
+        told = {"position_ids": places[:, start : start + size]} if with_positions else {}
+        logits.append(network(input_ids=tokens[:, start : start + size], cache=cache, use_cache=True, **told).logits)
+    return torch.cat(logits, dim=1).double()
