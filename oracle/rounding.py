@@ -1,16 +1,22 @@
 """Rounding: how far logits move when nothing but the arithmetic changes.
 
 Measured on the reference network itself: one request in forwards of other shapes (a longer one, where causality keeps its
-logits in exact arithmetic, and one with copies of itself). No target code runs, so that a broken target cannot widen the
-bound it is judged by. The envelope nominates suspects; it never convicts.
+logits in exact arithmetic, and one with copies of itself). A recurrent network computes its states in one of two ways: many
+positions at once in a forward of several tokens, and one from the last in a forward of one. The reference always does the
+first and a decoder must do the second, and both round to float32 inside whatever the dtype; so there the same request is
+also fed in parts, to transformers' own cache. No target code runs, so that a broken target cannot widen the bound it is
+judged by. The envelope nominates suspects; it never convicts.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 FACTORS = {torch.float64: 64.0, torch.float32: 8.0}
 """Bound over envelope, by precision. A target's own shapes (ragged batches, one-token rows) are not among those measured
@@ -23,6 +29,8 @@ least that the envelope can be, is already what another order of the sums makes.
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
+_PARTS = (1, 17)
+"""Into how many tokens a forward a request is cut."""
 _LARGE_WEIGHTS = 20_000_000
 
 
@@ -36,7 +44,7 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
     large = sum(weight.numel() for weight in weights) > _LARGE_WEIGHTS
     lengths, batches = (_LENGTHS[:5], _BATCHES[:2]) if large else (_LENGTHS, _BATCHES)
     generator = torch.Generator().manual_seed(7)
-    worst = 0.0
+    worst, asked, answered = 0.0, [], []
     for _ in range(prompts):
         tokens = torch.randint(0, vocabulary, (1, lengths[-1]), generator=generator).to(weights[0].device)
         whole = _logits(network, tokens)
@@ -46,6 +54,12 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
             for batch in batches:
                 moved = _logits(network, part.repeat(batch, 1)) - whole[:, :length]
                 worst = max(worst, float(moved.abs().max()))
+        asked.append(tokens)
+        answered.append(whole)
+    if _recurrent(network):
+        for size in _PARTS:
+            moved = _in_parts(network, torch.cat(asked), size) - torch.cat(answered)
+            worst = max(worst, float(moved.abs().max()))
     return worst
 
 
@@ -60,3 +74,24 @@ def _logits(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     output: Any = network(input_ids=tokens, use_cache=False)
     logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits.double()
+
+
+def _recurrent(network: nn.Module) -> bool:
+    """Whether a layer keeps a state instead of, or beside, its K and V."""
+    if not isinstance(network, PreTrainedModel):
+        return False
+    layers = DynamicCache(config=network.config).layers
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def _in_parts(network: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
+    """Logits [B, n, V] in double of int64 [B, n] fed `size` tokens a forward."""
+    cache = DynamicCache(config=network.config)
+    with_positions = "position_ids" in inspect.signature(network.forward).parameters
+    places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    logits = []
+    for start in range(0, tokens.shape[1], size):
+        # Some networks number the positions of every forward from 0 where they are not told.
+        told = {"position_ids": places[:, start : start + size]} if with_positions else {}
+        logits.append(network(input_ids=tokens[:, start : start + size], cache=cache, use_cache=True, **told).logits)
+    return torch.cat(logits, dim=1).double()

@@ -10,6 +10,7 @@ before a run.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import inspect
@@ -35,12 +36,36 @@ REACTIVITY_MIN = 0.75
 """Share of one-token changes that must change the answer. Tiny Gemma 3 with tied embeddings reaches 0.07."""
 
 
+class StatePlan(msgspec.Struct, frozen=True):
+    """A recurrent state that one layer keeps of each request, of one size however long the request is.
+
+    Attributes:
+        kind: "conv" (the last few inputs of a short convolution) or "recurrent", as transformers calls them.
+        index: Which of the layer's states of this kind.
+        shape: Of one request's; a batch puts its axis first.
+        dtype: The dtype by name where the network keeps it in one of its own; None where it is the network's.
+    """
+
+    kind: str
+    index: int
+    shape: tuple[int, ...]
+    dtype: str | None
+
+
 class LayerPlan(msgspec.Struct, frozen=True):
-    """What one layer keeps: `heads` K,V heads of size `head_size`, seen through a window of so many positions or all."""
+    """What one layer keeps: K and V, or recurrent states, or both.
+
+    Attributes:
+        heads: K,V heads; 0 where it keeps no K and V.
+        head_size: Of each.
+        window: How many positions its attention sees; None for all.
+        states: Its recurrent states.
+    """
 
     heads: int
     head_size: int
     window: int | None
+    states: tuple[StatePlan, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -48,8 +73,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         layers: What each layer keeps.
-        masks: "tensor" (one bool [B, 1, Q, T]), "by-type" (a dict of those, one for each of `layer_types`), or "columns"
-            (ALiBi: bool [B, T] whose columns are positions, no position ids).
+        masks: "tensor" (one bool [B, 1, Q, T]), "by-type" (a dict of those, one for each of `layer_types`), "columns"
+            (ALiBi: bool [B, T] whose columns are positions, no position ids), or "none" (no layer has attention).
         layer_types: Each layer's name in that dict.
         positions_max: As many positions as the network has.
         vocabulary: Number of token ids.
@@ -60,6 +85,24 @@ class Plan(msgspec.Struct, frozen=True):
     layer_types: tuple[str, ...]
     positions_max: int
     vocabulary: int
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layer keeps a recurrent state."""
+        return any(layer.states for layer in self.layers)
+
+    @property
+    def prompts_alone(self) -> bool:
+        """Whether each prompt needs a forward of its own.
+
+        A mask of columns has no room for another row's positions, and a recurrent state takes in whatever pads a row.
+        """
+        return self.masks == "columns" or self.recurrent
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The layers that keep K and V."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.heads)
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -168,26 +211,56 @@ def _load(build: Callable[[], nn.Module], dtype: str, weights: str, device: str)
 
 @torch.inference_mode()
 def _read_plan(network: nn.Module) -> Plan:
-    model: Any = network
-    config = model.config.get_text_config()
+    """Runs one token, and looks at what transformers' own cache holds of it."""
+    config = _config(network)
     network.eval()
-    kept = model(input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=True).cache.layers
+    kept = _kept(network)
     types = tuple(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
-    windows = [window if not types or types[index] == "sliding_attention" else None for index in range(len(kept))]
-    if "position_ids" not in inspect.signature(network.forward).parameters:
+    states = [_states(layer) for layer in kept]
+    if any(states):
+        # A state that is float32 here may be so whatever the network is: in bfloat16 one sees which.
+        states = [_states(layer) for layer in _kept(copy.deepcopy(network).to(torch.bfloat16))]
+    layers = []
+    for index, layer in enumerate(kept):
+        keys = getattr(layer, "keys", None)
+        heads, size = (0, 0) if keys is None else (keys.shape[1], keys.shape[3])
+        slides = heads and (not types or types[index] == "sliding_attention")
+        layers.append(LayerPlan(heads, size, window if slides else None, states[index]))
+    attending = {types[index] for index, layer in enumerate(layers) if layer.heads and types}
+    if not any(layer.heads for layer in layers):
+        masks = "none"
+    elif "position_ids" not in inspect.signature(network.forward).parameters:
         masks = "columns"
     else:
-        masks = "by-type" if len(set(types)) > 1 else "tensor"
+        masks = "by-type" if len(attending) > 1 else "tensor"
     return Plan(
-        layers=tuple(
-            LayerPlan(heads=layer.keys.shape[1], head_size=layer.keys.shape[3], window=windows[index])
-            for index, layer in enumerate(kept)
-        ),
+        layers=tuple(layers),
         masks=masks,
         layer_types=types,
         positions_max=getattr(config, "max_position_embeddings", None) or 2**20,
         vocabulary=config.vocab_size,
+    )
+
+
+def _config(network: Any) -> Any:
+    return network.config.get_text_config()
+
+
+def _kept(network: Any) -> list[Any]:
+    """The layers of transformers' own cache behind one token."""
+    layers: list[Any] = network(input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=True).cache.layers
+    return layers
+
+
+def _states(layer: Any) -> tuple[StatePlan, ...]:
+    """The recurrent states in a layer of the cache of a bfloat16 network."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    return tuple(
+        StatePlan(kind, index, tuple(state.shape[1:]), None if state.dtype is torch.bfloat16 else names[state.dtype])
+        for kind in ("conv", "recurrent")
+        for index, state in getattr(layer, f"{kind}_states", {}).items()
+        if state is not None
     )
 
 

@@ -91,6 +91,22 @@ TINY: dict[str, Callable[[], Any]] = {
         eos_token_id=_EOS,
         pad_token_id=_PAD,
     ),
+    "tiny-bamba": _llama_like(
+        transformers.BambaConfig,
+        attn_layer_indices=[1],
+        mamba_n_heads=8,
+        mamba_d_head=16,
+        mamba_d_state=16,
+        mamba_chunk_size=16,
+    ),
+    "tiny-olmo-hybrid": _llama_like(
+        transformers.OlmoHybridConfig,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=16,
+        linear_value_head_dim=32,
+    ),
 }
 
 LARGER: dict[str, Callable[[], Any]] = {

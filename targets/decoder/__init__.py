@@ -4,7 +4,8 @@
        │  ├───> Batch     (the rows, and what goes with each)
        │  └───> Sampler   (which token each row takes)
        └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore)
-                             └──> Pool, PrefixIndex (of pages)
+                     │       └──> Pool, PrefixIndex (of pages)
+                     └────> StateStore (the recurrent states of every slot)
 
 `Parts` names the class of each part, so that another one (or a planted fault) can take a part's place.
 Imports `targets.protocol` and `targets.models` only.
@@ -23,6 +24,7 @@ from targets.decoder.runner import Feed, Runner
 from targets.decoder.sampler import Sampler
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotCache, SlotStore
+from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
 
 __all__ = [
@@ -43,6 +45,8 @@ __all__ = [
     "Scheduler",
     "SlotCache",
     "SlotStore",
+    "StateCache",
+    "StateStore",
     "Store",
     "plan_bytes",
 ]

@@ -26,7 +26,8 @@ from targets.decoder.runner import Feed, Runner
 from targets.decoder.sampler import Sampler, stops
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
-from targets.decoder.store import Saved, Store
+from targets.decoder.states import StateStore
+from targets.decoder.store import Saved, States, Store
 from targets.models import Plan
 from targets.protocol import (
     Admitted,
@@ -62,6 +63,7 @@ class Running:
         in_flight: Tokens of its answer that forwards in flight will choose: 0 or 1.
         launches: Forwards in flight that it is in.
         saved: Its cells in host memory, while it waits after a preemption that moved them there.
+        states: Its recurrent states then.
     """
 
     submission: int
@@ -73,6 +75,7 @@ class Running:
     in_flight: int = 0
     launches: int = 0
     saved: Saved | None = None
+    states: States = ()
 
     def tokens(self) -> list[int]:
         """Prompt and answer, as far as they are known."""
@@ -108,6 +111,7 @@ class Parts:
     decoder: type[Decoder]
     scheduler: type[Scheduler] = Scheduler
     store: type[Store] = SlotStore
+    states: type[StateStore] = StateStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
     sampler: type[Sampler] = Sampler
@@ -133,8 +137,9 @@ class Decoder:
         )
         self.scheduler.fits = self.fits
         self.store = parts.store(plan, layout)
+        self.states = parts.states(plan, layout)
         self.batch = parts.batch(layout.slots)
-        self.runner = parts.runner(network, plan, self.store, str(settings["prefill"]))
+        self.runner = parts.runner(network, plan, self.store, self.states, str(settings["prefill"]))
         self.sampler = parts.sampler(layout.slots, plan.vocabulary, layout.device)
         self.live: dict[int, Running] = {}
         self.launched: deque[Launch] = deque()
@@ -145,6 +150,7 @@ class Decoder:
             self.store.shadow()
         if settings["poison"] != "none":
             self.store.poison(str(settings["poison"]))
+            self.states.poison(str(settings["poison"]))
             self.runner.padding = 0 if settings["poison"] == "low" else plan.vocabulary - 1
 
     # What clients ask
@@ -210,6 +216,7 @@ class Decoder:
         for submission, slot in self.scheduler.admit(rows):
             running = self.live[submission]
             self.store.begin(slot)
+            self.states.begin(slot)
             self.batch.join(submission, slot)
             self.sampler.join(submission, running.request, running.answer)
             running.slot = slot
@@ -223,20 +230,25 @@ class Decoder:
         """Brings back or shares what there is of a request's cells; returns how many."""
         saved, running.saved = running.saved, None
         if saved is not None and self.store.load(slot, saved, running.submission):
+            self.states.restore(slot, running.states)
             return saved.cells
         sibling = self.sibling(running)
         if sibling is not None and sibling.slot is not None:
             cells = min(self.store.lengths[sibling.slot], len(running.request.prompt) - 1)
             if cells > 0:
                 return self.store.fork(slot, sibling.slot, cells)
-        return self.store.attach(slot, running.tokens(), running.request.salt)
+        cells = self.store.attach(slot, running.tokens(), running.request.salt)
+        states = self.store.states_of(slot)
+        if states is not None:
+            self.states.restore(slot, states)
+        return cells
 
     def sibling(self, running: Running) -> Running | None:
         """The running request to whose prompt this one wants one more answer, where the store can share it."""
         request = running.request
         other = None if request.sample_of is None else self.live.get(request.sample_of)
-        if other is None or other.slot is None or not self.store.shares:
-            return None
+        if other is None or other.slot is None or not self.store.shares or self.plan.recurrent:
+            return None  # recurrent states have run on from where the prompt ends
         alike = (other.request.prompt, other.request.salt) == (request.prompt, request.salt)
         return other if alike else None
 
@@ -305,12 +317,20 @@ class Decoder:
         budget = self.step_tokens_max
         due = {each.submission: self.due(each) for each in named}
         for each in sorted(named, key=lambda it: due[it.submission] > 1):
-            share = due[each.submission] if self.row_tokens_max is None else min(due[each.submission], self.row_tokens_max)
+            share = min(due[each.submission], self.most(each.fed))
             each.share = share if budget is None else min(share, budget)
-            if each.share < due[each.submission]:
-                self.counts["chunked"] += 1
+            self.counts["chunked"] += 0 < each.share < due[each.submission]
             budget = None if budget is None else budget - each.share
         return [each for each in named if each.share]
+
+    def most(self, fed: int) -> int:
+        """As many tokens as one forward may take of a request of which it had so many.
+
+        Recurrent states are kept for others where a page ends, so a forward ends there as well.
+        """
+        if self.plan.recurrent and self.store.shares:
+            return self.store.layout.page_size - fed % self.store.layout.page_size
+        return self.context_tokens_max if self.row_tokens_max is None else self.row_tokens_max
 
     def due(self, running: Running) -> int:
         """How many of a request's tokens have not been handed to a forward; none if what is in flight ends it."""
@@ -337,6 +357,7 @@ class Decoder:
         assert not running.launches, "nor what is in flight"
         if self.moves:
             running.saved = self.store.save(slot) if self.store.lengths[slot] else None
+            running.states = self.states.snapshot(slot)
         else:
             self.publish(running, slot, leaving=True)
         running.slot, running.fed, running.share = None, 0, 0
@@ -420,6 +441,8 @@ class Decoder:
         """Lets others find the cells that a request has, in a store that shares them."""
         if self.store.shares:
             self.store.publish(slot, running.tokens(), running.request.salt, leaving)
+            if self.plan.recurrent:
+                self.store.keep_states(slot, self.states.snapshot)
 
     def ending(self, running: Running) -> Reason | None:
         """Why a request ends with its last token, or None."""
@@ -460,6 +483,7 @@ class Decoder:
             self.sampler.leave(submission)
         self.store.end(slot)
         self.store.scrub(slot)
+        self.states.scrub(slot)
         self.scheduler.release(slot)
 
     # What it says of itself
@@ -489,7 +513,12 @@ class Decoder:
     def holding(self, slot: int, owners: list[int]) -> Holding:
         """What one slot holds."""
         store, cells = self.store, self.store.lengths[slot]
-        return Holding(slot, tuple(sorted(owners)), cells, cells, store.storage(slot), store.pages_of(slot))
+        return Holding(slot, tuple(sorted(owners)), cells, cells, self.storage(slot), store.pages_of(slot))
+
+    def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
+        """The memory of all that a slot holds; none unless the store keeps tags."""
+        cells = self.store.storage(slot)
+        return (*cells, *self.states.storage(slot, 1 + max(slab for slab, _, _ in cells))) if cells else ()
 
     def inspect(self) -> Inspection:
         """The forwards of the last step, as they were run, and the cells of everybody who has a row."""
@@ -515,7 +544,7 @@ class Decoder:
 def _counted(settings: Mapping[str, Setting]) -> list[str]:
     """What a decoder with these settings counts, so that what it never did shows as zero."""
     names = {
-        "chunked": bool(settings["step_tokens_max"]) or settings.get("window") == "ring",
+        "chunked": True,
         "cancelled_in_flight": bool(settings["pipelined"]),
         "discarded": bool(settings["pipelined"]),
         "preempted": "pool_tokens" in settings,

@@ -53,7 +53,7 @@ def _admission(plan: Plan) -> tuple[Knob, ...]:
 
 
 def _steps(plan: Plan) -> tuple[Knob, ...]:
-    prefills = ("alone",) if plan.masks == "columns" else ("mixed", "apart", "alone")
+    prefills = ("alone",) if plan.prompts_alone else ("mixed", "apart", "alone")
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
         Knob(

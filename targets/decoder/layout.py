@@ -19,6 +19,7 @@ class Layout:
         slots: Requests that have state at once.
         positions: The most tokens of one request.
         dtype: Of K and V.
+        arithmetic: The network's dtype.
         null: Whether there is one slot more, for rows that only fill up a batch.
         reuse: What becomes of cells that change hands: "length" (nothing: the length says what counts), "zero-on-free" or
             "zero-on-allocate".
@@ -35,6 +36,7 @@ class Layout:
     slots: int
     positions: int
     dtype: torch.dtype
+    arithmetic: torch.dtype
     device: torch.device
     null: bool = False
     reuse: str = "length"
@@ -55,6 +57,7 @@ class Layout:
             slots=int(settings["slots"]),
             positions=int(settings["context_tokens_max"]),
             dtype=DTYPES[str(dtype)],
+            arithmetic=DTYPES[str(settings["dtype"])],
             device=torch.device(str(settings["device"])),
             null=bool(settings["pad_batch"]),
             reuse=str(settings.get("reuse", cls.reuse)),

@@ -6,7 +6,7 @@ N is nobody's: tables are filled up with it, and rows that only fill up a batch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from targets.decoder.layout import Layout
 from targets.decoder.pool import Pool
 from targets.decoder.prefix import PrefixIndex
 from targets.decoder.rows import Rows
-from targets.decoder.store import Saved, Store
+from targets.decoder.store import Saved, States, Store
 from targets.models import Plan
 from targets.protocol import Pages
 from targets.protocol.tags import NEVER, How, pack, retagged, rewritten
@@ -31,6 +31,7 @@ class PageStore(Store):
         tags: A shadow of each layer's slab, int64 [N + 1, P]; empty unless `shadow` was called.
         tables: The pages of each slot, in order.
         chains: Of each slot, the key of every page that is full and published, and of none behind it.
+        snapshots: By page, the recurrent states behind its last cell: without them, nobody could go on from it.
     """
 
     shares = True
@@ -48,6 +49,7 @@ class PageStore(Store):
         self.pool.counts = self.counts
         self.tables: list[list[int]] = [[] for _ in self.lengths]
         self.chains: list[list[int]] = [[] for _ in self.lengths]
+        self.snapshots: dict[int, States] = {}
         width = -(-layout.positions // self.size) + 1
         self.table = np.full((len(self.lengths), width), self.none, dtype=np.int64)
 
@@ -79,6 +81,7 @@ class PageStore(Store):
 
     def emptied(self, page: int) -> None:
         """A page holds nothing that anybody may find."""
+        self.snapshots.pop(page, None)
         if self.poisoned:
             self.clean_page(page, self.fill)
         elif self.layout.reuse == "zero-on-free":
@@ -140,6 +143,8 @@ class PageStore(Store):
     def attach(self, slot: int, tokens: Sequence[int], salt: int | None) -> int:
         """As of every store. At least the last token is left to be run: its logits are wanted."""
         found = self.index.match(tokens[:-1], salt) if self.layout.hits else []
+        while self.plan.recurrent and found and (found[-1][1] < self.size or found[-1][0] not in self.snapshots):
+            found.pop()
         for page, _ in found:
             self.pool.retain(page)
         self.put_table(slot, [page for page, _ in found])
@@ -148,6 +153,17 @@ class PageStore(Store):
         self.counts["hits"] += bool(found)
         self.counts["hits_partial"] += bool(found) and found[-1][1] < self.size
         return self.lengths[slot]
+
+    def keep_states(self, slot: int, states: Callable[[int], States]) -> None:
+        cells = self.lengths[slot]
+        page = self.tables[slot][cells // self.size - 1] if cells and cells % self.size == 0 else None
+        if page is not None and page in self.index and page not in self.snapshots:
+            self.snapshots[page] = states(slot)
+            self.counts["states_kept"] += 1
+
+    def states_of(self, slot: int) -> States | None:
+        cells = self.lengths[slot]
+        return self.snapshots[self.tables[slot][cells // self.size - 1]] if cells and self.plan.recurrent else None
 
     def fork(self, slot: int, sibling: int, cells: int) -> int:
         pages = self.tables[sibling][: -(-cells // self.size)]
@@ -269,7 +285,7 @@ class PageStore(Store):
         )
         self.locate(rows)
         owner = pack(submission, self.generations[slot])
-        for layer, (keys, values) in enumerate(zip(saved.keys, saved.values, strict=True)):
+        for layer, keys, values in zip(self.plan.attending, saved.keys, saved.values, strict=True):
             if saved.tags:
                 rows.tags = retagged(saved.tags[layer].to(device), owner, How.SWAPPED_IN)
             self.write(layer, keys.to(device)[None], values.to(device)[None], rows)

@@ -19,6 +19,7 @@ from torch import nn
 
 from targets.decoder.rows import Rows
 from targets.decoder.slots import SlotCache
+from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
 from targets.models import Plan, logits_of
 from targets.protocol import Attended
@@ -39,7 +40,7 @@ class Feed(NamedTuple):
 
 
 class Runner:
-    """Runs forwards on one network over one store.
+    """Runs forwards on one network over one store, and over the recurrent states where the network has any.
 
     Attributes:
         forwards: Those of this step: the feeds, and how many cells stood before each.
@@ -49,10 +50,12 @@ class Runner:
         counts: How often a forward was filled up with rows that are nobody's.
     """
 
-    def __init__(self, network: nn.Module, plan: Plan, store: Store, prefill: str) -> None:
+    def __init__(self, network: nn.Module, plan: Plan, store: Store, states: StateStore, prefill: str) -> None:
         self.network = network
         self.plan = plan
         self.store = store
+        self.states = states
+        self.attending = plan.attending
         self.prefill = prefill
         self.forwards: list[tuple[Sequence[Feed], list[int]]] = []
         self.device = store.layout.device
@@ -77,7 +80,8 @@ class Runner:
         """Which feeds share a forward.
 
         "mixed": all of them. "apart": prompts in one, decodes in another. "alone": each prompt in its own (what ALiBi
-        needs: its mask has columns only, so a forward is one-token rows or one row's prompt).
+        needs, whose mask has columns only, and a recurrent state, which would take in a row's padding: a forward is
+        one-token rows or one row's prompt).
         """
         everything = list(range(len(feeds)))
         if self.prefill == "mixed":
@@ -100,8 +104,10 @@ class Runner:
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)
         kept, last = self.kept(rows)
-        output = self.network(input_ids=rows.ids, cache=SlotCache(self.store, rows), use_cache=True, **masks, **kept)
-        if self.store.tags:
+        cache = self.cache(rows)
+        output = self.network(input_ids=rows.ids, cache=cache, use_cache=True, **masks, **kept)
+        cache.keep()
+        if rows.attended:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds[:real], counts, strict=False):
             self.store.grew(feed.slot, count)
@@ -125,6 +131,10 @@ class Runner:
         size = next((size for size in CAPTURED if size >= rows), rows)
         self.counts["padded"] += size > rows
         return [Feed(self.store.null, [0], NOBODY)] * (size - rows)
+
+    def cache(self, rows: Rows) -> SlotCache:
+        """What the network sees as `cache=`."""
+        return StateCache(self.store, rows, self.states) if self.states.slabs else SlotCache(self.store, rows)
 
     def place(self, feeds: Sequence[Feed], starts: list[int]) -> Rows:
         """Where each token stands: a row's n-th new token at position start + n of its slot.
@@ -171,12 +181,15 @@ class Runner:
 
     def masks(self, rows: Rows) -> dict[str, Any]:
         """The network's mask and position arguments, in the form its plan asks for."""
+        if self.plan.masks == "none":
+            return {}
         if self.plan.masks == "columns":
             return {"attention_mask": self.visible(rows, None)[:, 0, -1]}  # bool [B, T]
         if self.plan.masks == "tensor":
-            return {"attention_mask": self.visible(rows, self.plan.layers[0].window), "position_ids": rows.positions}
-        windows = {name: layer.window for name, layer in zip(self.plan.layer_types, self.plan.layers, strict=True)}
-        masks = {name: self.visible(rows, window) for name, window in windows.items()}
+            window = self.plan.layers[self.attending[0]].window
+            return {"attention_mask": self.visible(rows, window), "position_ids": rows.positions}
+        layers = dict(zip(self.plan.layer_types, self.plan.layers, strict=True))
+        masks = {name: self.visible(rows, layer.window) if layer.heads else None for name, layer in layers.items()}
         return {"attention_mask": masks, "position_ids": rows.positions}
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
@@ -212,11 +225,12 @@ class Runner:
         A ring and all cells differ in number: layers are brought to one T with cells that nobody sees.
         """
         masks = mask if isinstance(mask, dict) else {"all": mask}
-        names = self.plan.layer_types if isinstance(mask, dict) else ("all",) * len(rows.attended)
+        names = self.plan.layer_types if isinstance(mask, dict) else ("all",) * len(self.plan.layers)
         real = [index for index, feed in enumerate(feeds) if feed.submission != NOBODY]
-        visible = {name: self.of_last_query(each, rows) for name, each in masks.items()}  # [B, T] each
+        visible = {name: self.of_last_query(each, rows) for name, each in masks.items() if each is not None}  # [B, T] each
         shown: list[tuple[int, str, torch.Tensor]] = []
-        for layer, (name, tags) in enumerate(zip(names, rows.attended, strict=True)):
+        for layer, tags in zip(self.attending, rows.attended, strict=True):
+            name = names[layer]
             if not any(name == other and torch.equal(tags, same) for _, other, same in shown):
                 shown.append((layer, name, tags))
 

@@ -19,7 +19,7 @@ class SlotStore(Store):
     """Owns the slabs.
 
     Attributes:
-        keys, values: a slab a layer, [S, H, T, D] each.
+        keys, values: a slab a layer, [S, H, T, D] each; of no heads where the layer has no attention.
         tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
     """
 
@@ -55,6 +55,8 @@ class SlotStore(Store):
         allocations: dict[int, int] = {}
         ranges = []
         for slab in (*self.keys, *self.values):
+            if not slab.numel():
+                continue
             base = slab.untyped_storage().data_ptr()
             view = slab[row]
             first = view.data_ptr() - base
@@ -117,6 +119,9 @@ class SlotCache:
         store.write(layer_idx, key_states.to(store.layout.dtype), value_states.to(store.layout.dtype), self.rows)
         keys, values = store.read(layer_idx, self.rows)
         return keys.to(dtype), values.to(dtype)
+
+    def keep(self) -> None:
+        """The forward is done. K and V were written as they came."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Cells before this forward's queries, for networks that build their own causal mask (ALiBi)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,10 @@ DIRT = (1.5, -0.75)
 POISONS = {"low": (-1.5, -3.0), "high": (3.0, 6.0)}
 """K and V of a poisoned cell, at the scale of tiny networks' own. The signs differ: whatever a query is, under one of the
 two it is drawn to such a cell."""
+
+
+States = tuple[torch.Tensor, ...]
+"""The recurrent states of one slot."""
 
 
 class Saved(NamedTuple):
@@ -113,6 +117,13 @@ class Store(ABC):
         """Gives a slot the cells that others left of the same tokens; returns how many."""
         return 0
 
+    def keep_states(self, slot: int, states: Callable[[int], States]) -> None:
+        """A slot's cells end here: where others may go on from, its recurrent `states` are kept for them."""
+
+    def states_of(self, slot: int) -> States | None:
+        """The recurrent states behind the cells that a slot was given by `attach`."""
+        return None
+
     def fork(self, slot: int, sibling: int, cells: int) -> int:
         """Gives a slot the first cells of another, to share; returns how many."""
         return 0
@@ -170,7 +181,7 @@ class Store(ABC):
 
     def seen(self, slot: int) -> Cells:
         """What the next query of a slot's owner would see of its own cells; read as the network reads, changing nothing."""
-        layers = [self.read(layer, self.everything(slot)) for layer in range(len(self.plan.layers))]
+        layers = [self.read(layer, self.everything(slot)) for layer in self.plan.attending]
         return Cells(tuple(keys[0] for keys, _ in layers), tuple(values[0] for _, values in layers))
 
     def everything(self, slot: int) -> Rows:

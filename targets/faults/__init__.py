@@ -6,7 +6,7 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, rows, sampling
+from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, recurrent, rows, sampling
 from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
 
@@ -18,6 +18,7 @@ FAULTS: dict[str, Fault] = {
         *rows.FAULTS,
         *lifecycle.FAULTS,
         *batching.FAULTS,
+        *recurrent.FAULTS,
         *kept.FAULTS,
         *sampling.FAULTS,
     )

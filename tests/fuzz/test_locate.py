@@ -130,7 +130,7 @@ def test_every_fault_of_the_bank_that_shows_in_an_attention_has_a_site_here() ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "tiny-bamba"])
 def test_nothing_departs_on_a_clean_target(model: str) -> None:
     factory = DecoderFactory(find_model(model))
     for victim in range(len(submissions(MIXED))):
@@ -140,7 +140,7 @@ def test_nothing_departs_on_a_clean_target(model: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "tiny-bamba"])
 def test_watching_changes_no_bit_of_the_trace(model: str) -> None:
     factory = DecoderFactory(find_model(model))
     plain = replay(factory, MIXED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from fuzz.judge import Judge
 from oracle.rounding import FACTORS, bound, envelope
 from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
-from targets.models import Model
+from targets.models import Model, find_model
 
 
 class Loud(nn.Module):
@@ -34,6 +36,25 @@ def test_the_envelope_is_tiny_in_float64_positive_in_float32_and_larger_in_bfloa
     size = {name: envelope(tiny.load(name, name, "cpu"), 320) for name in ("float64", "float32", "bfloat16")}
     assert 0 < size["float32"] < size["bfloat16"]
     assert size["float64"] < 1e-12 < size["float32"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@torch.inference_mode()
+def test_the_envelope_of_a_recurrent_network_holds_what_one_token_a_forward_makes_of_it(dtype: str) -> None:
+    network: Any = find_model("tiny-bamba").load(dtype, dtype, "cpu")
+    tokens = torch.randint(0, 320, (1, 60), generator=torch.Generator().manual_seed(3))
+    whole, cache, steps = network(input_ids=tokens, use_cache=False).logits, None, []
+    for place in range(tokens.shape[1]):
+        where = torch.tensor([[place]])
+        output = network(input_ids=tokens[:, place : place + 1], position_ids=where, cache=cache, use_cache=True)
+        cache = output.cache
+        steps.append(output.logits)
+    moved = float((torch.cat(steps, dim=1) - whole).double().abs().max())
+    size = envelope(network, 320)
+    assert 0 < moved < 2 * size
+    if dtype == "float64":
+        assert moved > 1e-8, "the states are float32 whatever the network is, so that forwards of other lengths tell nothing"
 
 
 @pytest.mark.slow

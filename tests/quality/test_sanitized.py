@@ -50,8 +50,8 @@ def test_the_honest_twin_of_a_fault_passes_sanitized(tiny: Model, name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-bloom", "tiny-mixtral"])
-def test_an_honest_decoder_passes_sanitized_on_every_kind_of_mask(model: str) -> None:
+@pytest.mark.parametrize("model", ["tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-bloom", "tiny-mixtral", "tiny-bamba"])
+def test_an_honest_decoder_passes_sanitized_on_every_kind_of_mask_and_state(model: str) -> None:
     judgement = sanitized(DecoderFactory(find_model(model)), LIFE)
     assert (judgement.verdict, judgement.findings) == (Verdict.PASS, [])
     assert judgement.report.cells

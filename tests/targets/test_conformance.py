@@ -17,6 +17,8 @@ from tests.targets import conformance
 FACTORIES: dict[str, Callable[[], Factory]] = {
     "slots on tiny": lambda: DecoderFactory(find_model("tiny")),
     "slots on tiny-bloom": lambda: DecoderFactory(find_model("tiny-bloom")),
+    "slots on tiny-bamba": lambda: DecoderFactory(find_model("tiny-bamba")),
+    "slots on tiny-olmo-hybrid": lambda: DecoderFactory(find_model("tiny-olmo-hybrid")),
     "attention with its cache passed in and out": attention.honest,
 }
 

@@ -16,7 +16,7 @@ def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
 def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) -> None:
     clean = Parts(decoder=Decoder)
     parts = FAULTS[name].plant()
-    for part in ("decoder", "scheduler", "store", "batch", "runner", "sampler"):
+    for part in ("decoder", "scheduler", "store", "states", "batch", "runner", "sampler"):
         changed = getattr(parts, part) is not getattr(clean, part)
         assert changed == (part in FAULTS[name].mixins), part
         assert issubclass(getattr(parts, part), getattr(clean, part))

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import nn
 
-from targets.models import DTYPES, REACTIVITY_MIN, Model, find_model, logits_of, reactivity, tiny_names
+from targets.models import DTYPES, REACTIVITY_MIN, Model, StatePlan, find_model, logits_of, reactivity, tiny_names
 from targets.protocol import BadInput
 from targets.tiny import VOCABULARY
 
@@ -139,7 +139,8 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
         find_model(name)
     assert str(caught.value) == (
         "model must be one of tiny, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, tiny-neox, "
-        f"tiny-gpt2, tiny-opt, tiny-bloom, gemma3-270m, a folder with a config.json, or a .gguf file, got {name} (--model)"
+        "tiny-gpt2, tiny-opt, tiny-bloom, tiny-bamba, tiny-olmo-hybrid, gemma3-270m, a folder with a config.json, or a "
+        f".gguf file, got {name} (--model)"
     )
 
 
@@ -214,3 +215,15 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
         "tiny-mistral": (16, 16),
     }
     assert {plan.vocabulary for plan in plans.values()} == {VOCABULARY}
+    assert {name: plan.attending for name, plan in plans.items() if plan.attending != (0, 1)} == {
+        "tiny-bamba": (1,),
+        "tiny-olmo-hybrid": (1,),
+    }
+    assert {name for name, plan in plans.items() if plan.prompts_alone} == {"tiny-bloom", "tiny-bamba", "tiny-olmo-hybrid"}
+
+
+def test_a_plan_says_which_states_a_layer_keeps_and_in_which_dtype() -> None:
+    below, above = find_model("tiny-olmo-hybrid").plan.layers
+    assert below.states == (StatePlan("conv", 0, (128, 4), None), StatePlan("recurrent", 0, (2, 16, 32), "float32"))
+    assert (below.heads, above.heads, above.states) == (0, 2, ())
+    assert not find_model("tiny").plan.recurrent
