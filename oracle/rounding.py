@@ -56,7 +56,7 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
                 worst = max(worst, float(moved.abs().max()))
         asked.append(tokens)
         answered.append(whole)
-    if _recurrent(network):
+    if keeps_states(network):
         for size in _PARTS:
             moved = _in_parts(network, torch.cat(asked), size) - torch.cat(answered)
             worst = max(worst, float(moved.abs().max()))
@@ -76,7 +76,7 @@ def _logits(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return logits.double()
 
 
-def _recurrent(network: nn.Module) -> bool:
+def keeps_states(network: nn.Module) -> bool:
     """Whether a layer keeps a state instead of, or beside, its K and V."""
     if not isinstance(network, PreTrainedModel):
         return False
