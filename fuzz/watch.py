@@ -16,6 +16,7 @@ import torch
 from fuzz.probe import Probe
 from oracle.attention import Attention
 from oracle.reference import Reference
+from oracle.rounding import keeps_states
 from oracle.where import Departure, Expected, Part, departure, first_difference, tolerance
 from targets.protocol import (
     Admitted,
@@ -90,6 +91,7 @@ class Watch:
             own=self.record(sequences[victim]),
             others=_Lazily({who: tokens for who, tokens in sequences.items() if who != victim}, self.record),
             relative=tolerance(reference.bound),
+            states=keeps_states(reference.network),
         )
         self.logits = reference.forward(sequences[victim])[len(self.prompt) - 1 :]
 

@@ -4,8 +4,8 @@ Measured on the reference network itself: one request in forwards of other shape
 logits in exact arithmetic, and one with copies of itself). A recurrent network computes its states in one of two ways: many
 positions at once in a forward of several tokens, and one from the last in a forward of one. The reference always does the
 first and a decoder must do the second, and both round to float32 inside whatever the dtype; so there the same request is
-also fed in parts, to transformers' own cache. No target code runs, so that a broken target cannot widen the bound it is
-judged by. The envelope nominates suspects; it never convicts.
+also fed a token at a time, to transformers' own cache. No target code runs, so that a broken target cannot widen the bound
+it is judged by. The envelope nominates suspects; it never convicts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ least that the envelope can be, is already what another order of the sums makes.
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
-_PARTS = (1, 17)
-"""Into how many tokens a forward a request is cut."""
 _LARGE_WEIGHTS = 20_000_000
 
 
@@ -56,10 +54,9 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
                 worst = max(worst, float(moved.abs().max()))
         asked.append(tokens)
         answered.append(whole)
-    if _recurrent(network):
-        for size in _PARTS:
-            moved = _in_parts(network, torch.cat(asked), size) - torch.cat(answered)
-            worst = max(worst, float(moved.abs().max()))
+    if keeps_states(network):
+        moved = _token_by_token(network, torch.cat(asked)) - torch.cat(answered)
+        worst = max(worst, float(moved.abs().max()))
     return worst
 
 
@@ -76,7 +73,7 @@ def _logits(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return logits.double()
 
 
-def _recurrent(network: nn.Module) -> bool:
+def keeps_states(network: nn.Module) -> bool:
     """Whether a layer keeps a state instead of, or beside, its K and V."""
     if not isinstance(network, PreTrainedModel):
         return False
@@ -84,14 +81,16 @@ def _recurrent(network: nn.Module) -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
-def _in_parts(network: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
-    """Logits [B, n, V] in double of int64 [B, n] fed `size` tokens a forward."""
+def _token_by_token(network: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits [B, n, V] in double of int64 [B, n], a token a forward.
+
+    Not several: some networks forget their state where a forward of several tokens follows another one.
+    """
     cache = DynamicCache(config=network.config)
     with_positions = "position_ids" in inspect.signature(network.forward).parameters
-    places = torch.arange(tokens.shape[1], device=tokens.device)[None]
     logits = []
-    for start in range(0, tokens.shape[1], size):
+    for place, token in enumerate(tokens.unbind(1)):
         # Some networks number the positions of every forward from 0 where they are not told.
-        told = {"position_ids": places[:, start : start + size]} if with_positions else {}
-        logits.append(network(input_ids=tokens[:, start : start + size], cache=cache, use_cache=True, **told).logits)
+        told = {"position_ids": torch.tensor([[place]], device=tokens.device)} if with_positions else {}
+        logits.append(network(input_ids=token[:, None], cache=cache, use_cache=True, **told).logits)
     return torch.cat(logits, dim=1).double()

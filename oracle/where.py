@@ -98,11 +98,13 @@ class Expected:
         own: The victim's.
         others: The other requests', by submission; only looked at to say whose a wrong cell is.
         relative: Of a tensor's largest value, what may differ.
+        states: Whether some layers keep a recurrent state, which no attention shows.
     """
 
     own: Sequence[Attention]
     others: Mapping[int, Sequence[Attention]]
     relative: float = RELATIVE
+    states: bool = False
 
 
 def tolerance(bound: float) -> float:
@@ -121,7 +123,7 @@ def departure(expected: Expected, ours: Sequence[Attention], first: int, count: 
     """
     for layer, (reference, seen) in enumerate(zip(expected.own, ours, strict=True)):
         wanted = reference.stretch(first, count)
-        found = _query(wanted, seen, layer, told, expected.relative) or _mask(wanted, seen, first)
+        found = _query(expected, wanted, seen, layer, told) or _mask(wanted, seen, first)
         found = found or _cells(expected, wanted, seen, layer) or _results(wanted, seen, expected.relative)
         if found is not None:
             position = None if found.position is None else found.position + first
@@ -129,15 +131,17 @@ def departure(expected: Expected, ours: Sequence[Attention], first: int, count: 
     return None
 
 
-def _query(wanted: Attention, seen: Attention, layer: int, told: bool, relative: float) -> Departure | None:
-    at = first_difference(wanted.queries, seen.queries, relative)
+def _query(expected: Expected, wanted: Attention, seen: Attention, layer: int, told: bool) -> Departure | None:
+    at = first_difference(wanted.queries, seen.queries, expected.relative)
     if at is None:
         return None
-    (_, head, query, _), expected, actual = at
+    (_, head, query, _), number, actual = at
     cause = "query: position" if told else "query: token or position"
+    if expected.states:
+        cause += ", or a recurrent state before it"
     if layer > 0:
         cause = "query: what happens between two layers"
-    return Departure(Part.QUERY, cause, head=head, position=query, expected=expected, actual=actual)
+    return Departure(Part.QUERY, cause, head=head, position=query, expected=number, actual=actual)
 
 
 def _mask(wanted: Attention, seen: Attention, first: int) -> Departure | None:

@@ -91,6 +91,18 @@ TINY: dict[str, Callable[[], Any]] = {
         eos_token_id=_EOS,
         pad_token_id=_PAD,
     ),
+    "tiny-mamba": functools.partial(
+        transformers.MambaConfig,
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        state_size=8,
+        num_hidden_layers=2,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=_BOS,
+        eos_token_id=_EOS,
+        pad_token_id=_PAD,
+    ),
     "tiny-bamba": _llama_like(
         transformers.BambaConfig,
         attn_layer_indices=[1],

@@ -517,8 +517,10 @@ class Decoder:
 
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
         """The memory of all that a slot holds; none unless the store keeps tags."""
+        if not self.store.tags:
+            return ()
         cells = self.store.storage(slot)
-        return (*cells, *self.states.storage(slot, 1 + max(slab for slab, _, _ in cells))) if cells else ()
+        return (*cells, *self.states.storage(slot, 1 + max((slab for slab, _, _ in cells), default=-1)))
 
     def inspect(self) -> Inspection:
         """The forwards of the last step, as they were run, and the cells of everybody who has a row."""

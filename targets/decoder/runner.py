@@ -68,11 +68,12 @@ class Runner:
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
         groups = self.group(feeds)
+        forward = self.forward if self.plan.continues else self.forward_from_nothing
         if len(groups) == 1:
-            return self.forward(feeds)
+            return forward(feeds)
         logits: list[torch.Tensor] = [torch.empty(0)] * len(feeds)
         for group in groups:
-            for index, row in zip(group, self.forward([feeds[index] for index in group]), strict=True):
+            for index, row in zip(group, forward([feeds[index] for index in group]), strict=True):
                 logits[index] = row
         return torch.stack(logits)
 
@@ -90,6 +91,17 @@ class Runner:
         prompts = [index for index in everything if len(feeds[index].tokens) > 1]
         groups = [[index] for index in prompts] if self.prefill == "alone" else [prompts]
         return [group for group in (*groups, decodes) if group]
+
+    def forward_from_nothing(self, feeds: Sequence[Feed]) -> torch.Tensor:
+        """As `forward`, where several tokens can't go on from a state: they go one by one."""
+        feed, *others = feeds
+        if len(feed.tokens) == 1 or not self.store.lengths[feed.slot]:
+            return self.forward(feeds)
+        assert not others, "a row of several tokens has a forward of its own"
+        *before, last = [feed._replace(tokens=[token]) for token in feed.tokens]
+        for one in before:
+            self.forward([one])
+        return self.forward([last])
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """One forward: logits [B, V] behind each row's last token."""

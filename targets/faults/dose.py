@@ -50,6 +50,7 @@ class LeakingStore(SlotStore):
 
     Attributes:
         share: 0 for none, 1 for all of it.
+        first: The layer that leaks: the first with attention.
         serving: The submission of each row of the forward that is running.
     """
 
@@ -58,12 +59,13 @@ class LeakingStore(SlotStore):
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         super().__init__(plan, layout)
-        self.window = plan.layers[0].window
+        self.first = plan.attending[0]
+        self.window = plan.layers[self.first].window
         self.serving: list[int] = []
 
     def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = super().read(layer, rows)
-        if layer or len(self.serving) < 2:
+        if layer != self.first or len(self.serving) < 2:
             return keys, values
         owned = self.owned(rows)
         leaked = torch.where(owned, values + self.share * values.roll(1, 0), values)  # [B, H, T, D]

@@ -40,6 +40,7 @@ from tests.quality.planting import SMALLEST, plant, smallest
 
 MODELS = ["tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-bloom", "tiny-mixtral"]
 SHARED = ", in storage that requests share"
+STATE = "query: position, or a recurrent state before it"
 ANOTHERS = "K,V: its cells hold another request's"
 
 SITES = {
@@ -73,6 +74,13 @@ SITES = {
     ("mask-too-short", Kind.WRONG_ALONE): "mask: own cells missing",
     ("scratch-shared", Kind.LEAK): ANOTHERS,
     ("padding-starves", Kind.STALLED): "stalled: is never admitted though slots are free",
+    ("state-not-reset", Kind.LEAK): STATE,
+    ("one-token-prompt-decodes", Kind.LEAK): STATE,
+    ("state-shared", Kind.LEAK): STATE,
+    ("state-of-padding", Kind.INTERFERENCE): STATE,
+    ("state-of-padding", Kind.LEAK): STATE,
+    ("state-of-neighbour", Kind.LEAK): STATE,
+    ("state-by-row", Kind.LEAK): STATE,
 }
 """Of the faults that have one here; a fault with a schedule beside these is tested with its own."""
 

@@ -139,8 +139,8 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
         find_model(name)
     assert str(caught.value) == (
         "model must be one of tiny, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, tiny-neox, "
-        "tiny-gpt2, tiny-opt, tiny-bloom, tiny-bamba, tiny-olmo-hybrid, gemma3-270m, a folder with a config.json, or a "
-        f".gguf file, got {name} (--model)"
+        "tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, gemma3-270m, a folder with a "
+        f"config.json, or a .gguf file, got {name} (--model)"
     )
 
 
@@ -208,6 +208,7 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
     assert {name: plan.masks for name, plan in plans.items() if plan.masks != "tensor"} == {
         "tiny-gemma3": "by-type",
         "tiny-bloom": "columns",
+        "tiny-mamba": "none",
     }
     windows = {name: tuple(layer.window for layer in plan.layers) for name, plan in plans.items()}
     assert {name: layers for name, layers in windows.items() if any(layers)} == {
@@ -216,10 +217,13 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
     }
     assert {plan.vocabulary for plan in plans.values()} == {VOCABULARY}
     assert {name: plan.attending for name, plan in plans.items() if plan.attending != (0, 1)} == {
+        "tiny-mamba": (),
         "tiny-bamba": (1,),
         "tiny-olmo-hybrid": (1,),
     }
-    assert {name for name, plan in plans.items() if plan.prompts_alone} == {"tiny-bloom", "tiny-bamba", "tiny-olmo-hybrid"}
+    recurrent = {"tiny-mamba", "tiny-bamba", "tiny-olmo-hybrid"}
+    assert {name for name, plan in plans.items() if plan.prompts_alone} == {"tiny-bloom", *recurrent}
+    assert {name for name, plan in plans.items() if not plan.continues} == {"tiny-mamba"}
 
 
 def test_a_plan_says_which_states_a_layer_keeps_and_in_which_dtype() -> None:

@@ -13,8 +13,8 @@ from targets.models import Model, find_model
 from targets.protocol import Event, Request, Setting
 from tests.targets.decoder.driving import drain, logits, opened, request, submit, tokens
 
-NAMES = ["tiny-bamba", "tiny-olmo-hybrid"]
-"""A selective state space and a gated delta rule, each below a layer with attention."""
+NAMES = ["tiny-mamba", "tiny-bamba", "tiny-olmo-hybrid"]
+"""A selective state space alone, another and a gated delta rule below a layer with attention."""
 BOUND = 1e-4
 """Of logits in float64: both compute their states in float32, and in another way for one token than for several."""
 PROMPT = (3, 50, 7, 7, 120, 9, 31, 200, 5)
@@ -156,6 +156,7 @@ def test_the_state_matters(model: Model) -> None:
 
 @pytest.mark.parametrize("cut", [1, 3, len(PROMPT) - 1])
 def test_a_forward_of_several_tokens_goes_on_from_the_state_that_is_there(model: Model, cut: int) -> None:
+    """Where the network can't, its tokens go one by one."""
     runner = opened(model, slots=2).runner
     runner.states.begin(0)
     runner.states.begin(1)
@@ -181,7 +182,7 @@ def test_a_snapshot_continues_in_any_slot_as_its_owner_would_have(model: Model) 
         expected = runner.run([Feed(0, (8, 9, 10), 0)])
         for slot in (2, 0):
             for slab in (*store.keys, *store.values):
-                slab[slot] = slab[0]
+                slab[slot] = slab[0].clone()
             store.lengths[slot] = len(PROMPT)
             states.restore(slot, taken)
             assert torch.equal(runner.run([Feed(slot, (8, 9, 10), 0)]), expected)
