@@ -143,7 +143,9 @@ class SlotStore:
         """K and V [B, H, T, D] of the rows' slots, the cells behind their lengths included."""
         if rows.tags is not None:
             rows.attended.append(self.tags[layer][rows.slots, : rows.cells])
-        return self.keys[layer][rows.slots, :, : rows.cells], self.values[layer][rows.slots, :, : rows.cells]
+        # Not `slab[rows.slots, :, :T]`: an advanced index copies the same cells element by element, three times slower.
+        keys, values = self.keys[layer][:, :, : rows.cells], self.values[layer][:, :, : rows.cells]
+        return keys.index_select(0, rows.slots), values.index_select(0, rows.slots)
 
     def seen(self, slot: int) -> Cells:
         """What the next query of a slot's owner would see of its own cells; read as the network reads, changing nothing."""
