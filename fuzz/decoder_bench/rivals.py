@@ -26,7 +26,7 @@ PAGE_TOKENS = 64
 
 
 def against_rivals(factory: Factory, model: str, effort: Effort) -> Table:
-    """Eight prompts of one length, greedy, equally many new tokens each, no stop: ours, a static `generate`, continuous batching.
+    """Eight prompts of one length, greedy, no stop: ours, a static `generate`, continuous batching.
 
     Continuous batching is measured as one calls it (`generate_batch`, which starts and stops a loop in a thread), and as its
     loop alone does, which was started before.
