@@ -139,7 +139,8 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
         find_model(name)
     assert str(caught.value) == (
         "model must be one of tiny, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, tiny-neox, "
-        f"tiny-gpt2, tiny-opt, tiny-bloom, gemma3-270m, a folder with a config.json, or a .gguf file, got {name} (--model)"
+        "tiny-gpt2, tiny-opt, tiny-bloom, random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
+        f"got {name} (--model)"
     )
 
 
