@@ -145,7 +145,8 @@ def test_a_claim_is_judged_by_its_ratio_and_by_nothing_where_there_is_none() -> 
 
     assert told() == (None, "")
     assert told(measured(1.52)) == (True, "1.52 times")
-    assert told(measured(1.9)) == (False, "1.90 times")
+    assert told(measured(1.2)) == (False, "1.20 times (less)")
+    assert told(measured(1.9)) == (False, "1.90 times (more)")
 
 
 @pytest.mark.slow
