@@ -27,7 +27,7 @@ main.add_command(bench)
 
 @main.command()
 @click.option("--target", default="slots", show_default=True, help="A target's name, or package.module:factory.")
-@click.option("--model", help="A tiny model's name, gemma3-270m, a folder, or a GGUF file.  [default: tiny]")
+@click.option("--model", help="A tiny model's name, random-50m, gemma3-270m, a folder, or a GGUF file.  [default: tiny]")
 @click.option("--fault", "faults", multiple=True, help="Plant a bug (see `slotfuzz faults`); may be repeated.")
 @click.option("--schedules", type=Number(int, 1, 1e9), help="Stop after so many schedules.  [default: 1000]")
 @click.option("--seconds", type=Number(float, 0.001, 1e9), help="Stop after so many seconds.")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fuzz.decoder_bench.inside import Inside
-from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, quartiles, rate_cells, ratio
+from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, quartiles, rate_cells, ratio, warm
 from fuzz.decoder_bench.workload import DTYPE, Server, longest, mixed, settings_for
 from targets.models import logits_of
 from targets.protocol import Factory
@@ -76,7 +76,8 @@ def with_and_without_cache(factory: Factory, model: str, effort: Effort) -> Tabl
             "recomputed": functools.partial(_recomputed, network, decoding.ids),
         }
         share = effort._replace(seconds=effort.seconds / len(contexts))
-        timings = in_turn(ways, share, decoding.prepare)
+        decoding.prepare()
+        timings = in_turn(warm(ways), share, decoding.prepare)
         rows += [{"context": context, "step": name, **rate_cells(timing)} for name, timing in timings.items()]
         ratios.append(ratio(timings, "cached", "recomputed", f"cached against recomputed at {context} tokens"))
     return Table("cache", model, "a token with a KV cache and without", tuple(rows), tuple(ratios))

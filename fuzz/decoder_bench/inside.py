@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzz.decoder_bench.measure import Cell
 from fuzz.decoder_bench.workload import Server
-from targets.protocol import Factory, Inspectable, Request, Setting
+from targets.protocol import Inspectable, Request
 
 
 class Inside:
@@ -146,16 +146,14 @@ class Padding(NamedTuple):
         return {"padded cells %": round(100 * self.cells, 1), "padded tokens %": round(100 * self.tokens, 1)}
 
 
-def padding(factory: Factory, settings: Mapping[str, Setting], groups: Sequence[Sequence[Request]]) -> Padding:
-    """Serves the groups one after another, untimed, and counts padding in every forward.
+def padding(server: Server, network: nn.Module | None, groups: Sequence[Sequence[Request]]) -> Padding:
+    """Serves the groups one after another, untimed, and counts padding in every forward of the server's network.
 
     A row uses the cells up to its last new token, and as many token places as it has new tokens. What the forwards were
     given comes from the network itself, what of it was somebody's from `Target.inspect`.
     """
-    server = Server(factory, settings)
     target = server.target
     assert isinstance(target, Inspectable), "a target that says what its rows are"
-    network = factory.module(settings)
     assert network is not None, "a target whose network is within reach"
     cells = tokens = 0
     with Inside(network) as inside:
@@ -164,5 +162,4 @@ def padding(factory: Factory, settings: Mapping[str, Setting], groups: Sequence[
                 for forward in target.inspect().forwards:
                     cells += sum(row.first + len(row.tokens) for row in forward)
                     tokens += sum(len(row.tokens) for row in forward)
-    target.close()
     return Padding(cells, inside.cells_read, tokens, inside.tokens_fed)

@@ -109,15 +109,11 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def in_turn(ways: Mapping[str, Way], effort: Effort, prepare: Callable[[], None] | None = None) -> dict[str, Timing]:
-    """Runs each way once to warm up, then all of them in turn, every other round backwards, while there is time.
+    """Runs all ways in turn, every other round backwards, while there is time. Each must have been run before, to be warm.
 
     Args:
-        prepare: What is done before each round, the one that warms up included, and not timed.
+        prepare: What is done before each round, and not timed.
     """
-    if prepare is not None:
-        prepare()
-    for way in ways.values():
-        way()
     now = CLOCKS[effort.clock]
     done: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in ways}
     started = time.perf_counter()
@@ -133,6 +129,13 @@ def in_turn(ways: Mapping[str, Way], effort: Effort, prepare: Callable[[], None]
         if number >= effort.rounds_max or (number >= effort.rounds_min and spent * (number + 1) / number > effort.seconds):
             break
     return {name: Timing(tuple(tokens), tuple(seconds)) for name, (tokens, seconds) in done.items()}
+
+
+def warm(ways: Mapping[str, Way]) -> Mapping[str, Way]:
+    """Runs each way once, untimed."""
+    for way in ways.values():
+        way()
+    return ways
 
 
 def ratio(timings: Mapping[str, Timing], above: str, below: str, what: str, least: float | None = None) -> Ratio:

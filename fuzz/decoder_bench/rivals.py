@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import transformers
 
-from fuzz.decoder_bench.measure import Cell, Effort, Table, Way, in_turn, rate_cells, ratio
+from fuzz.decoder_bench.measure import Cell, Effort, Table, Way, in_turn, rate_cells, ratio, warm
 from fuzz.decoder_bench.workload import DTYPE, Server, longest, mixed, settings_for
 from targets.protocol import Factory, Request
 
@@ -26,7 +26,7 @@ PAGE_TOKENS = 64
 
 
 def against_rivals(factory: Factory, model: str, effort: Effort) -> Table:
-    """Eight prompts of one length, greedy, as many new tokens each: ours, a static `generate`, continuous batching.
+    """Eight prompts of one length, greedy, no stop: ours, a static `generate`, continuous batching.
 
     Continuous batching is measured as one calls it (`generate_batch`, which starts and stops a loop in a thread), and as its
     loop alone does, which was started before.
@@ -48,7 +48,7 @@ def against_rivals(factory: Factory, model: str, effort: Effort) -> Table:
             CALLED: lambda: answered(CALLED, _generate_batch(called, requests)),
             RUNNING: lambda: answered(RUNNING, _batch(manager, requests)),
         }
-        timings = in_turn(ways, effort)
+        timings = in_turn(warm(ways), effort)
     rows: list[dict[str, Cell]] = []
     for name, timing in timings.items():
         pairs = zip(answers.get(name, answers[GENERATE]), answers[GENERATE], strict=True)

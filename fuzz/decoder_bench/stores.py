@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fuzz.decoder_bench.inside import Allocations, Inside
-from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio
+from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio, warm
 from fuzz.decoder_bench.variants import Opened
 from fuzz.decoder_bench.workload import Server, as_they_come, longest, mixed, settings_for
 from targets.protocol import Audit, Factory, Request, Setting
@@ -16,6 +16,8 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)
 GROUP = 8
 SHORT, LONG = (32, 16), (512, 32)
 """The longest prompt and the longest answer of the two mixes on which page sizes are compared, in tokens."""
+BRIEF = (32, 8)
+"""The longest prompt and answer where stores are compared: what a step costs shows in a few."""
 PREFIX_SHARE = 0.5
 FRESH = "a fresh target"
 
@@ -51,31 +53,27 @@ class Costs(NamedTuple):
 
 
 def costs(factory: Factory, settings: dict[str, Setting], requests: Sequence[Request], clock: str) -> Costs:
-    """Serves the requests three times on one target, each time looking at something else; the first time warms it up."""
+    """Serves the requests twice on one target: first, which warms it up, allocations are counted; then all else."""
     server, network = Server(factory, settings), factory.module(settings)
     assert network is not None, "a target whose network is within reach"
-    server.serve(requests)
-    with Inside(network, CLOCKS[clock]) as timed:
-        server.serve(requests)
     with Allocations() as allocations, Inside(network, allocations=allocations):
         server.serve(requests)
-    cell_bytes = timed.bytes_read / timed.cells_read
-    peak: int | None = None
-    unused: list[float] = []
-    audit = None
-    for _ in server.steps(server.submit(requests)):
-        audit = server.target.audit()
-        if audit is not None and audit.allocated:
-            peak = max(peak or 0, audit.allocated)
-            unused.append(_unused(audit, audit.allocated, cell_bytes))
+    audits: list[Audit] = []
+    with Inside(network, CLOCKS[clock]) as timed:
+        for _ in server.steps(server.submit(requests)):
+            audit = server.target.audit()
+            audits += [] if audit is None else [audit]
     server.target.close()
+    cell_bytes = timed.bytes_read / timed.cells_read
+    told = [(audit, audit.allocated) for audit in audits if audit.allocated]
+    unused = [_unused(audit, allocated, cell_bytes) for audit, allocated in told]
     return Costs(
-        peak_bytes=peak,
+        peak_bytes=max((allocated for _, allocated in told), default=None),
         unused=sum(unused) / len(unused) if unused else None,
         allocations=allocations.count / len(requests),
         cache_ms=1000 * timed.cache_s / timed.forwards,
         read_bytes=timed.bytes_read / timed.forwards,
-        counts={} if audit is None else audit.counts,
+        counts=audits[-1].counts if audits else {},
     )
 
 
@@ -98,9 +96,9 @@ def by_store(variants: Sequence[Opened], model: str, effort: Effort) -> Table:
     counts = COUNTS[:2] if effort.small else COUNTS
     for count in counts:
         settings = {name: settings_for(factory, count, changes) for name, factory, changes in variants}
-        requests = mixed(variants[0].factory, count, 0.5, *longest(effort.small))
+        requests = mixed(variants[0].factory, count, 0.5, *(longest(small=True) if effort.small else BRIEF))
         ways = {name: functools.partial(Server(factory, settings[name]).serve, requests) for name, factory, _ in variants}
-        timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(counts)))
+        timings = in_turn(warm(ways), effort._replace(seconds=effort.seconds / len(counts)))
         for name, factory, _ in variants:
             told = costs(factory, settings[name], requests, effort.clock)
             rows.append({"store": name, "requests": count, **rate_cells(timings[name]), **told.cells()})
@@ -122,7 +120,7 @@ def by_reuse(variants: Sequence[Opened], model: str, effort: Effort) -> Table:
     }
     first = variants[0]
     ways[FRESH] = lambda: sum(Server(first.factory, settings[first.name]).serve(group) for group in groups)
-    timings = in_turn(ways, effort)
+    timings = in_turn(warm(ways), effort)
     rows = [{"on reuse": name, **rate_cells(timing)} for name, timing in timings.items()]
     ratios = tuple(ratio(timings, first.name, name, f"{first.name} against {name}") for name in ways if name != first.name)
     return Table("reuse", model, "tokens/s by what happens to a slot that is reused", tuple(rows), ratios)
@@ -138,7 +136,7 @@ def by_page_size(variants: Sequence[Opened], model: str, effort: Effort) -> Tabl
         settings = {name: settings_for(factory, GROUP, changes[name]) for name, factory, _ in variants}
         requests = _sharing(variants[0].factory, GROUP if effort.small else 2 * GROUP, prompt, answer)
         ways = {name: functools.partial(Server(factory, settings[name]).serve, requests) for name, factory, _ in variants}
-        timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(mixes)))
+        timings = in_turn(warm(ways), effort._replace(seconds=effort.seconds / len(mixes)))
         for name, factory, _ in variants:
             told = costs(factory, settings[name], requests, effort.clock)
             counted = " ".join(f"{what}={count}" for what, count in sorted(told.counts.items()))

@@ -32,9 +32,10 @@ def by_batch_size(factory: Factory, model: str, effort: Effort) -> Table:
         shares = {}
         for size in sizes:
             settings = settings_for(factory, size)
+            server = Server(factory, settings)
             groups = as_they_come(mixed(factory, max(size, GROUP), spread, *longest(effort.small)), size)
-            ways[f"{size}"] = functools.partial(Server(factory, settings).in_groups, groups)
-            shares[f"{size}"] = padding(factory, settings, groups)
+            shares[f"{size}"] = padding(server, factory.module(settings), groups)
+            ways[f"{size}"] = functools.partial(server.in_groups, groups)
         timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(MIXES)))
         for name, timing in timings.items():
             rows.append({"lengths": mix, "batch": int(name), **rate_cells(timing), **shares[name].row()})
@@ -53,7 +54,7 @@ def by_spread(factory: Factory, model: str, effort: Effort) -> Table:
     The same requests are served through 8 slots that are refilled as they fall free, in groups of 8 as they come, in groups
     of 8 of like length, and through one slot.
     """
-    count = 8 if effort.small else 32
+    count = GROUP if effort.small else 2 * GROUP
     rows: list[dict[str, Cell]] = []
     ratios: list[Ratio] = []
     for spread in SPREADS:
@@ -64,13 +65,15 @@ def by_spread(factory: Factory, model: str, effort: Effort) -> Table:
             IN_BUCKETS: (GROUP, alike(requests, GROUP)),
             ALONE: (1, [requests]),
         }
-        served = {
-            name: functools.partial(Server(factory, settings_for(factory, slots)).in_groups, groups)
-            for name, (slots, groups) in grouped.items()
-        }
-        timings = in_turn(served, effort._replace(seconds=effort.seconds / len(SPREADS)))
+        served: dict[str, Way] = {}
+        shares = {}
         for name, (slots, groups) in grouped.items():
-            share = padding(factory, settings_for(factory, slots), groups)
+            settings = settings_for(factory, slots)
+            server = Server(factory, settings)
+            shares[name] = padding(server, factory.module(settings), groups)
+            served[name] = functools.partial(server.in_groups, groups)
+        timings = in_turn(served, effort._replace(seconds=effort.seconds / len(SPREADS)))
+        for name, share in shares.items():
             rows.append({"spread": f"{spread:.0%}", "served": name, **rate_cells(timings[name]), **share.row()})
         ratios += [
             ratio(timings, name, ALONE, f"{name} against one by one, spread {spread:.0%}")
@@ -84,13 +87,17 @@ def by_prefill(factory: Factory, model: str, effort: Effort) -> Table:
     """Who shares a forward with a prompt, at lengths spread by 80%, 4 requests for each of 8 slots."""
     requests = mixed(factory, GROUP if effort.small else 4 * GROUP, 0.8, *longest(effort.small))
     knob = next(knob for knob in factory.knobs if knob.name == "prefill")
-    settings = {str(value): settings_for(factory, GROUP, {"prefill": value}) for value in knob.values}
-    ways = {name: functools.partial(Server(factory, chosen).serve, requests) for name, chosen in settings.items()}
+    ways: dict[str, Way] = {}
+    shares = {}
+    for value in knob.values:
+        settings = settings_for(factory, GROUP, {"prefill": value})
+        server = Server(factory, settings)
+        shares[str(value)] = padding(server, factory.module(settings), [requests])
+        ways[str(value)] = functools.partial(server.serve, requests)
     timings = in_turn(ways, effort)
     rows: list[dict[str, Cell]] = []
     for name, timing in timings.items():
-        share = padding(factory, settings[name], [requests])
-        rows.append({"prefill": name, **rate_cells(timing), **share.row()})
+        rows.append({"prefill": name, **rate_cells(timing), **shares[name].row()})
     first = str(knob.default)
     ratios = tuple(ratio(timings, name, first, f"{name} against {first}") for name in ways if name != first)
     return Table("prefill", model, "tokens/s by who shares a forward with a prompt", tuple(rows), ratios)

@@ -253,15 +253,18 @@ class PageStore(Store):
             self.tags[layer][page, cell] = rows.tags
 
     def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        assert rows.table is not None, "rows are located before they are read"
         if rows.tags is not None:
+            assert rows.table is not None, "rows are located before they are read"
             rows.attended.append(self.tags[layer][rows.table].flatten(1)[:, : rows.cells])
-        keys, values = self.keys[layer][:, rows.table], self.values[layer][:, rows.table]  # [H, B, n, P, D]
-        return self.gathered(keys, rows.cells), self.gathered(values, rows.cells)
+        return self.gathered(self.keys[layer], rows), self.gathered(self.values[layer], rows)
 
-    def gathered(self, pages: torch.Tensor, cells: int) -> torch.Tensor:
-        """[B, H, cells, D] of pages [H, B, n, P, D]."""
-        return pages.flatten(2, 3).transpose(0, 1)[:, :, :cells]
+    def gathered(self, slab: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """[B, H, T, D] of a slab's pages, as the rows' tables name them."""
+        assert rows.table is not None, "rows are located before they are read"
+        batch, pages = rows.table.shape
+        picked = slab.index_select(1, rows.table.flatten())  # [H, B * n, P, D]
+        whole = picked.view(slab.shape[0], batch, pages * self.size, slab.shape[3])
+        return whole.transpose(0, 1)[:, :, : rows.cells]
 
     # Host memory
 

@@ -139,8 +139,8 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
         find_model(name)
     assert str(caught.value) == (
         "model must be one of tiny, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, tiny-neox, "
-        "tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, gemma3-270m, a folder with a "
-        f"config.json, or a .gguf file, got {name} (--model)"
+        "tiny-gpt2, tiny-opt, tiny-bloom, random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
+        f"got {name} (--model)"
     )
 
 
