@@ -172,7 +172,8 @@ class LastTokenSampler(Sampler):
             slabs.prompts[row, last] = True
         probe.change(not torch.equal(slabs.prompts, prompts) or not torch.equal(slabs.counts, counts))
         scores = super().penalised(scores, rows)
-        slabs.prompts, slabs.counts = prompts, counts
+        slabs.prompts.copy_(prompts)
+        slabs.counts.copy_(counts)
         return scores
 
     def accept(self, submission: int, token: int) -> None:
