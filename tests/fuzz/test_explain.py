@@ -56,7 +56,7 @@ ROWS = {
     "request waits for ever": [("starved", Kind.STALLED)],
     "slot handed out twice": [("cancel-frees-twice", Kind.OWNERSHIP), ("cancel-frees-twice", Kind.LEAK)],
     "parameters crossed": [
-        ("mask-left-behind", Kind.ECHO),
+        ("state-left-behind", Kind.ECHO),
         ("mask-filled-with-nothing", Kind.ECHO),
         ("counts-late", Kind.ECHO),
         ("noise-by-step", Kind.ECHO),
