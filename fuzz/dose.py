@@ -80,7 +80,8 @@ def responses(
     """Every dtype and share on the first `count` schedules of the fixed workload."""
     clean = DecoderFactory(model)
     references = Judge(clean).reference  # one rounding bound and one memory for each dtype
-    drawn = list(itertools.islice(batches(schedules(Space.of(clean)), WORKLOAD_SEED), count))
+    greedy = msgspec.structs.replace(Space.of(clean), sampling=False)  # what leaks, leaks into the logits
+    drawn = list(itertools.islice(batches(schedules(greedy), WORKLOAD_SEED), count))
     for dtype, share in itertools.product(dtypes, shares):
         workload = [msgspec.structs.replace(schedule, settings={**schedule.settings, "dtype": dtype}) for schedule in drawn]
         yield run_trio(_response, _Leaky(model, share, references), workload, dtype)

@@ -159,6 +159,15 @@ def id_count(request: Request) -> int:
     return listed + sum(map(len, request.stop_sequences))
 
 
+def decisive(request: Request) -> Request:
+    """Penalties so strong, and of the sign, that what was said before is said again: few tokens then show them."""
+    asked, changes = request.sampling, {}
+    if asked.repetition_penalty != 1:
+        changes["repetition_penalty"] = 0.01
+    changes |= {name: -50.0 for name in ("presence_penalty", "frequency_penalty") if getattr(asked, name)}
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(asked, **changes)) if changes else request
+
+
 def less_extra(request: Request) -> Iterator[Request]:
     """Each way to take one extra away, and half of the ids that one names."""
     replace = msgspec.structs.replace
@@ -200,9 +209,11 @@ def _halves(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def simpler_op(op: Op) -> Iterator[Op]:
-    """What can stand in for an op: a step for a wait, steps for everyone, fewer steps."""
+    """What can stand in for an op: steps for a wait, steps for everyone, fewer steps."""
     if isinstance(op, Wait):
         yield Step()
+        if op.tokens > 1:
+            yield Step(op.tokens)  # steps can be taken away together with tokens of an answer
     elif isinstance(op, Step):
         if op.rows is not None:
             yield Step(op.count)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fuzz.edits import (
+    decisive,
     drop_request,
     ends,
     extra_count,
@@ -167,7 +168,8 @@ class _Shrinker:
     def _lengths(self) -> Iterator[Schedule]:
         """All prompts and answers at one token, each prompt another; then each on its own at one, two, half, one less.
 
-        A prompt is cut at its end, and to its two ends, which keeps both a shared beginning and what comes behind it.
+        A prompt is cut at its end, and to its two ends, which keeps both a shared beginning and what comes behind it. Where
+        penalties are asked for, strong ones may make up for what is cut.
         """
         yield with_requests(self.best, lambda which, request: resized(retold(request, (which + 1,)), 1, 1))
         yield with_requests(self.best, lambda which, request: retold(request, (which + 1,)))
@@ -175,6 +177,9 @@ class _Shrinker:
         yield with_requests(self.best, lambda _, request: resized(ends(request), 2, 1))
         yield with_requests(self.best, lambda _, request: resized(request, 2, 2))
         yield with_requests(self.best, lambda _, request: ends(request))
+        if any(decisive(request) != request for request in submissions(self.best)):
+            for prompt, new in ((1, 2), (2, 2), (1, 3)):
+                yield with_requests(self.best, lambda _, request: resized(decisive(request), prompt, new))  # noqa: B023
         for submission in range(len(submissions(self.best))):
             yield self._resize(submission, prompt=1)
             yield self._resize(submission, new=1)

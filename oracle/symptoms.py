@@ -132,6 +132,14 @@ SYMPTOMS = (
         ),
     ),
     Symptom(
+        name="parameters crossed",
+        symptom="an answer obeys what another request asked (its bias, its ids, its seed), or not all that its own did",
+        cause="what sampling needs is kept by row, or decided for the whole batch, and does not follow its request",
+        experiment="choose again from the request's own logits: by its own parameters, then by each neighbour's",
+        fix="move all of a row's state with its request, clear what it left, and decide each stage row by row",
+        fits=lambda clues: clues.kind is Kind.ECHO,
+    ),
+    Symptom(
         name="odd attention",
         symptom="a request attends to what is not its own, and differently beside longer ones",
         cause="the mask hides the padding of the input but not that of the cache",

@@ -131,15 +131,17 @@ def unlike_parameters(dice: Dice, space: Space) -> list[Life]:
 
 
 def feature_comes_and_goes(dice: Dice, space: Space) -> list[Life]:
-    """3: a row with parameters of its own leaves, and the rows that stay and join have none; or the reverse."""
-    leaver, reverse = dice.below(3), bool(dice.below(2))
+    """3: a row with parameters of its own leaves, stays or joins, and the rows that do otherwise have none."""
+    leaver, joiner = dice.below(3), 3
+    stayers = {0, 1, 2} - {leaver}
+    with_parameters = dice.pick((stayers, {leaver}, {joiner}, {leaver, joiner}))
     drawn = dice.more()
+    left_after = 1 + drawn.below(4)
     lives = []
     for index in range(4):
-        request = _request(drawn, space, answer=1 + drawn.below(4) if index == leaver else 8 + drawn.below(4))
-        with_parameters = (index == leaver) is not reverse
-        request = sampled(drawn, space, request) if with_parameters else request
-        lives.append(Life(request, arrival=2 + drawn.below(4) if index == 3 else 0))
+        request = _request(drawn, space, answer=left_after if index == leaver else 8 + drawn.below(4))
+        request = sampled(drawn, space, request) if index in with_parameters else request
+        lives.append(Life(request, arrival=left_after + drawn.below(2) if index == joiner else 0))
     return lives
 
 

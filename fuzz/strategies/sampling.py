@@ -25,8 +25,11 @@ LARGE = 1e9
 
 
 def sampled(dice: Dice, space: Space, request: Request) -> Request:
-    """The request with one to three kinds of parameters."""
-    for _ in range(1 + dice.below(3)):
+    """The request with one to three kinds of parameters: with a temperature as often as not, so that two may meet."""
+    others = dice.below(3)
+    if dice.below(2) or not others:
+        request = _drawn(dice, space, request)
+    for _ in range(others):
         request = dice.pick(WAYS)(dice, space, request)
     return _possible(request)
 
@@ -90,7 +93,7 @@ def _told(dice: Dice, space: Space, request: Request) -> Request:
     return _with(request, logprobs=dice.pick(LOGPROBS))
 
 
-WAYS: tuple[Way, ...] = (_drawn, _penalised, _biased, _allowed, _not_before, _stop_sequences, _told)
+WAYS: tuple[Way, ...] = (_penalised, _biased, _allowed, _not_before, _stop_sequences, _told)
 
 
 def _with(request: Request, **changes: object) -> Request:

@@ -23,20 +23,24 @@ class AllApartSampler(Sampler):
         return super().choose(submissions, logits)
 
 
-class LeftBehindMaskSampler(AllApartSampler):
-    """The mask of allowed ids moves down with its row, and the row it leaves keeps it too. The twin clears that row."""
+class LeftBehindSampler(AllApartSampler):
+    """Bias and allowed ids move down with their row, and the row they leave keeps them too. The twin clears that row."""
 
-    mask_left_behind: Probe
+    state_left_behind: Probe
 
     def leave(self, submission: int) -> None:
         row, last = self.row_of(submission), len(self.rows) - 1
-        mask = None if self.slabs is None or row == last else self.slabs.barred[last].clone()
+        moved = self.slabs is not None and row != last
+        left = [slab[last].clone() for slab in (self.state.barred, self.state.bias)] if moved else []
         super().leave(submission)
-        if mask is not None:
-            self.mask_left_behind.reach()
-            if not self.mask_left_behind.honest:
-                self.mask_left_behind.change(bool(mask.any()))
-                self.state.barred[last] = mask
+        if left:
+            self.state_left_behind.reach()
+            if not self.state_left_behind.honest:
+                self.state_left_behind.change(any(bool(state.any()) for state in left))
+                self.state.barred[last], self.state.bias[last] = left
+
+    def biased(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        return scores + self.state.bias[rows]
 
     def restricted(self, scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
         return super().restricted(scores, rows).masked_fill(self.state.barred[rows], -math.inf)
@@ -172,7 +176,8 @@ class LastTokenSampler(Sampler):
             slabs.prompts[row, last] = True
         probe.change(not torch.equal(slabs.prompts, prompts) or not torch.equal(slabs.counts, counts))
         scores = super().penalised(scores, rows)
-        slabs.prompts, slabs.counts = prompts, counts
+        slabs.prompts.copy_(prompts)
+        slabs.counts.copy_(counts)
         return scores
 
     def accept(self, submission: int, token: int) -> None:
@@ -257,11 +262,11 @@ _COUNTS_KEPT = one_after_another(_asks((1,), 1, presence_penalty=1.0), _asks((2,
 
 FAULTS = (
     Fault(
-        name="mask-left-behind",
+        name="state-left-behind",
         group=_ROW_LEAK,
         modelled_on="vllm#43894, vllm#49613 (a row's state copied down, and not taken from where it was)",
-        doc="a mask of allowed ids moves with its row, and whoever comes to the row it left has it too",
-        mixins={"sampler": LeftBehindMaskSampler},
+        doc="bias and allowed ids move with their row, and whoever comes to the row they left has them too",
+        mixins={"sampler": LeftBehindSampler},
         smallest={Kind.ECHO: _LEFT_BEHIND, Kind.LEAK: _LEFT_BEHIND},
         checks=_ECHO_AND_SWAP,
     ),

@@ -135,7 +135,8 @@ def test_fewer_steps_come_with_answers_that_much_shorter_of_those_before_them() 
 
 
 def test_a_wait_and_named_rows_give_way_to_plain_steps() -> None:
-    assert list(simpler_op(Wait(0, 3))) == [Step()]
+    assert list(simpler_op(Wait(0, 3))) == [Step(), Step(3)]
+    assert list(simpler_op(Wait(0, 1))) == [Step()]
     assert Step(5) in simpler_op(Step(5, rows=(0,)))
     assert all(op.count < 5 for op in simpler_op(Step(5)) if isinstance(op, Step))
     assert list(simpler_op(Step(1))) == []

@@ -55,6 +55,13 @@ ROWS = {
     "memory held after exit": [("cancel-never-frees", Kind.OWNERSHIP), ("cancel-never-frees", Kind.STALLED)],
     "request waits for ever": [("starved", Kind.STALLED)],
     "slot handed out twice": [("cancel-frees-twice", Kind.OWNERSHIP), ("cancel-frees-twice", Kind.LEAK)],
+    "parameters crossed": [
+        ("state-left-behind", Kind.ECHO),
+        ("mask-filled-with-nothing", Kind.ECHO),
+        ("counts-late", Kind.ECHO),
+        ("noise-by-step", Kind.ECHO),
+        ("logprobs-of-the-first", Kind.ECHO),
+    ],
     "words out of place": [("position-of-longest", Kind.INTERFERENCE), ("position-restarts", Kind.WRONG_ALONE)],
 }
 LANDINGS = [(row, name, kind) for row, pairs in ROWS.items() for name, kind in pairs]

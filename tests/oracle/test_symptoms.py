@@ -44,8 +44,8 @@ def test_the_table_has_a_row_for_everything_that_guides_list_and_each_row_is_who
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_finding_of_which_nothing_is_known_fits_no_row_but_a_stall(kind: Kind) -> None:
-    expected = {Kind.STALLED: "request waits for ever", Kind.BOOKKEEPING: "output crossed"}
+def test_a_finding_of_which_nothing_is_known_fits_no_row_but_those_of_its_kind(kind: Kind) -> None:
+    expected = {Kind.STALLED: "request waits for ever", Kind.BOOKKEEPING: "output crossed", Kind.ECHO: "parameters crossed"}
     assert row(Clues(finding(kind))) == expected.get(kind)
 
 

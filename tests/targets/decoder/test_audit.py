@@ -4,7 +4,6 @@ from targets.models import Model
 from targets.protocol import Reason
 from tests.targets.decoder.driving import drain, opened, request, submit
 
-
 REST = "allocated=524288, counts={'chunked': 0})"
 
 
