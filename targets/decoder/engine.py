@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from targets.decoder.accounts import audit_of, inspection_of
 from targets.decoder.batch import Batch
 from targets.decoder.layout import Layout
+from targets.decoder.planner import Planner
 from targets.decoder.runner import Feed, Runner
+from targets.decoder.running import UNKNOWN, Launch, Running
 from targets.decoder.sampler import Sampler, stops
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
 from targets.decoder.states import StateStore
-from targets.decoder.store import Saved, States, Store
+from targets.decoder.store import Store
 from targets.models import Plan
 from targets.protocol import (
     Admitted,
@@ -36,72 +39,14 @@ from targets.protocol import (
     Event,
     Finished,
     Freed,
-    Holding,
     Inspection,
     Preempted,
     Prefilled,
     Reason,
     Refused,
     Request,
-    Row,
     Setting,
 )
-
-UNKNOWN = -1
-"""In a feed: the token that the launch before this one will choose."""
-
-
-@dataclass(slots=True)
-class Running:
-    """A live request.
-
-    Attributes:
-        slot: None while it waits.
-        answer: Grows by one token at a time.
-        fed: As many of its tokens (prompt, then answer) were handed to forwards since it was admitted.
-        share: As many of them this step hands on.
-        in_flight: Tokens of its answer that forwards in flight will choose: 0 or 1.
-        launches: Forwards in flight that it is in.
-        saved: Its cells in host memory, while it waits after a preemption that moved them there.
-        states: Its recurrent states then.
-    """
-
-    submission: int
-    request: Request
-    slot: int | None = None
-    answer: list[int] = field(default_factory=list)
-    fed: int = 0
-    share: int = 0
-    in_flight: int = 0
-    launches: int = 0
-    saved: Saved | None = None
-    states: States = ()
-
-    def tokens(self) -> list[int]:
-        """Prompt and answer, as far as they are known."""
-        return [*self.request.prompt, *self.answer]
-
-    def piece(self, first: int, count: int) -> list[int]:
-        """Some of these tokens; the one that is not known yet is UNKNOWN."""
-        prompt, answer = self.request.prompt, self.answer
-        inside = list(prompt[first : first + count])
-        start = max(0, first - len(prompt))
-        inside += answer[start : start + count - len(inside)]
-        return inside + [UNKNOWN] * (count - len(inside))
-
-
-@dataclass(slots=True)
-class Launch:
-    """A forward that was asked for: its feeds, whose they are, and which requests get a token from it.
-
-    Attributes:
-        retiring: Requests that ended meanwhile and still hold what it writes to.
-    """
-
-    feeds: list[Feed]
-    running: list[Running]
-    complete: list[bool]
-    retiring: list[Running] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -114,6 +59,7 @@ class Parts:
     states: type[StateStore] = StateStore
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
+    planner: type[Planner] = Planner
     sampler: type[Sampler] = Sampler
 
     def with_(self, **changes: Any) -> Parts:
@@ -128,8 +74,6 @@ class Decoder:
         layout = Layout.of(settings)
         self.plan = plan
         self.context_tokens_max = layout.positions
-        self.step_tokens_max = int(settings["step_tokens_max"]) or None
-        self.row_tokens_max = layout.append_max
         self.depth = int(bool(settings["pipelined"]))
         self.moves = settings.get("preempt") == "move"
         self.scheduler = parts.scheduler(
@@ -138,6 +82,7 @@ class Decoder:
         self.scheduler.fits = self.fits
         self.store = parts.store(plan, layout)
         self.states = parts.states(plan, layout)
+        self.planner = parts.planner(plan, layout, self.store.shares, int(settings["step_tokens_max"]) or None)
         self.batch = parts.batch(layout.slots)
         self.runner = parts.runner(network, plan, self.store, self.states, str(settings["prefill"]))
         self.sampler = parts.sampler(layout.slots, plan.vocabulary, layout.device)
@@ -299,9 +244,8 @@ class Decoder:
         for each in running:
             each.share = 0
         named = [each for each in running if rows is None or each.submission in rows]
-        left = self.share_out(named)
         events: list[Event] = []
-        for each in left:
+        for each in self.planner.share_out(named):
             while each.share and each.slot is not None:
                 if self.launched and self.store.copies(each.slot, each.fed):
                     return None
@@ -311,32 +255,6 @@ class Decoder:
                     return None
                 events += self.preempt(max((self.live[who] for who in self.batch.submissions), key=lambda it: it.submission))
         return events
-
-    def share_out(self, named: list[Running]) -> list[Running]:
-        """Sets each request's share: one token for those that decode, then what is left of the budget for prompts."""
-        budget = self.step_tokens_max
-        due = {each.submission: self.due(each) for each in named}
-        for each in sorted(named, key=lambda it: due[it.submission] > 1):
-            share = min(due[each.submission], self.most(each.fed))
-            each.share = share if budget is None else min(share, budget)
-            self.counts["chunked"] += 0 < each.share < due[each.submission]
-            budget = None if budget is None else budget - each.share
-        return [each for each in named if each.share]
-
-    def most(self, fed: int) -> int:
-        """As many tokens as one forward may take of a request of which it had so many.
-
-        Recurrent states are kept for others where a page ends, so a forward ends there as well.
-        """
-        if self.plan.recurrent and self.store.shares:
-            return self.store.layout.page_size - fed % self.store.layout.page_size
-        return self.context_tokens_max if self.row_tokens_max is None else self.row_tokens_max
-
-    def due(self, running: Running) -> int:
-        """How many of a request's tokens have not been handed to a forward; none if what is in flight ends it."""
-        request, answer = running.request, len(running.answer) + running.in_flight
-        last = answer >= request.max_new_tokens or len(request.prompt) + answer >= self.context_tokens_max
-        return 0 if last and running.in_flight else len(request.prompt) + answer - running.fed
 
     def feeds(self, chosen: list[int]) -> list[Feed]:
         """What each chosen row brings: the tokens that have not been through the network, or as many as it may."""
@@ -489,54 +407,12 @@ class Decoder:
     # What it says of itself
 
     def audit(self) -> Audit:
-        """Who owns which slot, and how many cells of it are the owner's and visible to it."""
-        retiring = {each.slot: each.submission for launch in self.launched for each in launch.retiring}
-        row_slots = dict(zip(self.batch.submissions, self.batch.slots(), strict=True))
-        owners: dict[int, list[int]] = {}
-        for slot, submission in self.scheduler.owners.items():
-            if retiring.get(slot) != submission:
-                owners.setdefault(slot, []).append(submission)
-        for submission, slot in row_slots.items():
-            if submission not in owners.setdefault(slot, []):
-                owners[slot].append(submission)
-        return Audit(
-            held=tuple(self.holding(slot, held) for slot, held in sorted(owners.items())),
-            free=tuple(self.scheduler.free),
-            queued=tuple(self.scheduler.queue),
-            slots=self.store.layout.slots,
-            retiring=tuple(self.holding(slot, [owner]) for slot, owner in sorted(retiring.items()) if slot is not None),
-            pages=self.store.account(),
-            allocated=self.store.allocated(),
-            counts={**self.counts, **self.store.counts, **self.runner.counts},
-        )
-
-    def holding(self, slot: int, owners: list[int]) -> Holding:
-        """What one slot holds."""
-        store, cells = self.store, self.store.lengths[slot]
-        return Holding(slot, tuple(sorted(owners)), cells, cells, self.storage(slot), store.pages_of(slot))
-
-    def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
-        """The memory of all that a slot holds; none unless the store keeps tags."""
-        if not self.store.tags:
-            return ()
-        cells = self.store.storage(slot)
-        return (*cells, *self.states.storage(slot, 1 + max((slab for slab, _, _ in cells), default=-1)))
+        """Who owns what."""
+        return audit_of(self)
 
     def inspect(self) -> Inspection:
-        """The forwards of the last step, as they were run, and the cells of everybody who has a row."""
-        return Inspection(
-            forwards=tuple(
-                tuple(
-                    Row(feed.submission, start, tuple(feed.tokens), feed.slot)
-                    for feed, start in zip(feeds, starts, strict=True)
-                )
-                for feeds, starts in self.runner.forwards
-            ),
-            cells={
-                submission: self.store.seen(slot)
-                for submission, slot in zip(self.batch.submissions, self.batch.slots(), strict=True)
-            },
-        )
+        """The last step's forwards, and the cells of everybody who has a row."""
+        return inspection_of(self)
 
     def close(self) -> None:
         """Drops every request and the store."""
@@ -546,7 +422,6 @@ class Decoder:
 def _counted(settings: Mapping[str, Setting]) -> list[str]:
     """What a decoder with these settings counts, so that what it never did shows as zero."""
     names = {
-        "chunked": True,
         "cancelled_in_flight": bool(settings["pipelined"]),
         "discarded": bool(settings["pipelined"]),
         "preempted": "pool_tokens" in settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from targets.decoder import Batch, Decoder, Feed
-from targets.decoder.engine import Running
+from targets.decoder.running import Running
 from targets.faults.bank import Fault, Probe, at_once, one_after_another, request
 from targets.protocol import CheckName, Event, Kind, Reason
 

@@ -8,7 +8,7 @@ import torch
 
 from targets import attention
 from targets.decoder import Decoder, DecoderFactory, Feed, Parts, Runner
-from targets.decoder.engine import Running
+from targets.decoder.running import Running
 from targets.faults import find_faults, planted
 from targets.models import Model, find_model
 from targets.protocol import Control, Event, Factory, Request

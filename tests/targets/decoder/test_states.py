@@ -212,7 +212,10 @@ def test_no_two_slots_states_share_memory_and_none_shares_any_with_cells(bamba: 
     assert len({slab for slab, _, _ in first}) == 4
     ranges = sorted((*first, *second))
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in itertools.pairwise(ranges))
-    assert opened(bamba).storage(0) == ()
+    plain = opened(bamba, slots=2)
+    submit(plain, request(1))
+    plain.step()
+    assert [holding.storage for holding in plain.audit().held] == [()]
 
 
 def test_prompts_never_share_a_forward(bamba: Model) -> None:

@@ -1,0 +1,59 @@
+"""Accounts: what a decoder says of itself, read off its parts; nothing is changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from targets.protocol import Audit, Holding, Inspection, Row
+
+if TYPE_CHECKING:
+    from targets.decoder.engine import Decoder
+
+
+def audit_of(decoder: Decoder) -> Audit:
+    """Who owns which slot, and how many cells of it are the owner's and visible to it."""
+    retiring = {each.slot: each.submission for launch in decoder.launched for each in launch.retiring}
+    row_slots = dict(zip(decoder.batch.submissions, decoder.batch.slots(), strict=True))
+    owners: dict[int, list[int]] = {}
+    for slot, submission in decoder.scheduler.owners.items():
+        if retiring.get(slot) != submission:
+            owners.setdefault(slot, []).append(submission)
+    for submission, slot in row_slots.items():
+        if submission not in owners.setdefault(slot, []):
+            owners[slot].append(submission)
+    store = decoder.store
+    return Audit(
+        held=tuple(_holding(decoder, slot, held) for slot, held in sorted(owners.items())),
+        free=tuple(decoder.scheduler.free),
+        queued=tuple(decoder.scheduler.queue),
+        slots=store.layout.slots,
+        retiring=tuple(_holding(decoder, slot, [owner]) for slot, owner in sorted(retiring.items()) if slot is not None),
+        pages=store.account(),
+        allocated=store.allocated(),
+        counts={**decoder.counts, **decoder.planner.counts, **store.counts, **decoder.runner.counts},
+    )
+
+
+def inspection_of(decoder: Decoder) -> Inspection:
+    """The forwards of the last step, as they were run, and the cells of everybody who has a row."""
+    return Inspection(
+        forwards=tuple(
+            tuple(
+                Row(feed.submission, start, tuple(feed.tokens), feed.slot) for feed, start in zip(feeds, starts, strict=True)
+            )
+            for feeds, starts in decoder.runner.forwards
+        ),
+        cells={
+            submission: decoder.store.seen(slot)
+            for submission, slot in zip(decoder.batch.submissions, decoder.batch.slots(), strict=True)
+        },
+    )
+
+
+def _holding(decoder: Decoder, slot: int, owners: list[int]) -> Holding:
+    """What one slot holds."""
+    store, cells = decoder.store, decoder.store.lengths[slot]
+    storage = store.storage(slot) if store.tags else ()
+    if store.tags:
+        storage = (*storage, *decoder.states.storage(slot, 1 + max((slab for slab, _, _ in storage), default=-1)))
+    return Holding(slot, tuple(sorted(owners)), cells, cells, storage, store.pages_of(slot))
