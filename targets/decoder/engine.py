@@ -179,7 +179,7 @@ class Decoder:
             return saved.cells
         sibling = self.sibling(running)
         if sibling is not None and sibling.slot is not None:
-            cells = min(self.store.lengths[sibling.slot], len(running.request.prompt) - 1)
+            cells = min(self.cells_of(sibling), len(running.request.prompt) - 1)
             if cells > 0:
                 return self.store.fork(slot, sibling.slot, cells)
         cells = self.store.attach(slot, running.tokens(), running.request.salt)
@@ -189,24 +189,28 @@ class Decoder:
         return cells
 
     def sibling(self, running: Running) -> Running | None:
-        """The running request to whose prompt this one wants one more answer, where the store can share it."""
+        """The request to whose prompt this one wants one more answer, where it has a slot and the store can share it."""
         request = running.request
         other = None if request.sample_of is None else self.live.get(request.sample_of)
-        if other is None or other.slot is None or not self.store.shares or self.plan.recurrent:
+        if other is None or not self.store.shares or self.plan.recurrent:
             return None  # recurrent states have run on from where the prompt ends
         alike = (other.request.prompt, other.request.salt) == (request.prompt, request.salt)
-        return other if alike else None
+        return other if alike and other.submission in self.scheduler.owners.values() else None
 
     def fits(self, submission: int) -> bool:
         """Whether there is room for a waiting request now, beside those that this step has let in before it."""
         running = self.live[submission]
         sibling = self.sibling(running)
-        if sibling is not None and sibling.fed < len(sibling.request.prompt):
+        if sibling is not None and self.cells_of(sibling) < len(sibling.request.prompt) - 1:
             return False  # worth waiting for: its prompt is on its way through the network
         tokens = len(running.request.prompt) + len(running.answer) + 1
         need = self.store.spare(min(tokens, self.cells_max(running.request)), self.promised)
         self.promised += need or 0
         return need is not None
+
+    def cells_of(self, running: Running) -> int:
+        """As many cells as a request has that are written; none yet where it is let in just now."""
+        return 0 if running.slot is None else self.store.lengths[running.slot]
 
     # A step's forward
 
@@ -231,6 +235,7 @@ class Decoder:
             each.launches += 1
             ends = each.fed == len(each.request.prompt) + len(each.answer) + each.in_flight
             each.in_flight += ends
+            self.planner.counts["chunked"] += not ends
             complete.append(ends)
         self.launched.append(Launch(feeds, running, complete))
         return events

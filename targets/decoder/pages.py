@@ -13,7 +13,7 @@ import torch
 
 from targets.decoder.layout import Layout
 from targets.decoder.pool import Pool
-from targets.decoder.prefix import PrefixIndex
+from targets.decoder.prefix import Entry, PrefixIndex
 from targets.decoder.rows import Rows
 from targets.decoder.store import Saved, States, Store
 from targets.models import Plan
@@ -30,7 +30,7 @@ class PageStore(Store):
         keys, values: A slab a layer, [H, N + 1, P, D] each.
         tags: A shadow of each layer's slab, int64 [N + 1, P]; empty unless `shadow` was called.
         tables: The pages of each slot, in order.
-        chains: Of each slot, the key of every page that is full and published, and of none behind it.
+        chains: Of each slot, what every page holds that is full and published, and of none behind it.
         snapshots: By page, the recurrent states behind its last cell: without them, nobody could go on from it.
     """
 
@@ -48,7 +48,7 @@ class PageStore(Store):
         self.counts.update(dict.fromkeys(COUNTED, 0))
         self.pool.counts = self.counts
         self.tables: list[list[int]] = [[] for _ in self.lengths]
-        self.chains: list[list[int]] = [[] for _ in self.lengths]
+        self.chains: list[list[Entry]] = [[] for _ in self.lengths]
         self.snapshots: dict[int, States] = {}
         width = -(-layout.positions // self.size) + 1
         self.table = np.full((len(self.lengths), width), self.none, dtype=np.int64)
@@ -148,7 +148,7 @@ class PageStore(Store):
         for page, _ in found:
             self.pool.retain(page)
         self.put_table(slot, [page for page, _ in found])
-        self.chains[slot] = [self.index.entries[page].key for page, cells in found if cells == self.size]
+        self.chains[slot] = [self.index.entries[page] for page, cells in found if cells == self.size]
         self.lengths[slot] = sum(cells for _, cells in found)
         self.counts["hits"] += bool(found)
         self.counts["hits_partial"] += bool(found) and found[-1][1] < self.size
@@ -180,13 +180,11 @@ class PageStore(Store):
             return
         cells, chain, table = min(self.lengths[slot], len(tokens)), self.chains[slot], self.tables[slot]
         while (len(chain) + 1) * self.size <= cells:
-            start = len(chain) * self.size
-            parent = chain[-1] if chain else self.index.root(salt)
-            chain.append(self.index.add(table[len(chain)], parent, salt, tuple(tokens[start : start + self.size])))
+            start, before = len(chain) * self.size, chain[-1] if chain else None
+            chain.append(self.index.add(table[len(chain)], before, salt, tuple(tokens[start : start + self.size])))
         start = len(chain) * self.size
         if leaving and start < cells and self.pool.references[table[len(chain)]] == 1:
-            parent = chain[-1] if chain else self.index.root(salt)
-            self.index.add(table[len(chain)], parent, salt, tuple(tokens[start:cells]))
+            self.index.add(table[len(chain)], chain[-1] if chain else None, salt, tuple(tokens[start:cells]))
 
     def settle(self) -> None:
         self.pool.settle()

@@ -18,7 +18,8 @@ class Planner:
     Attributes:
         step_tokens_max: Of all rows together; None for no limit.
         pages: The size of the pages at whose ends a forward must end; None where it need not.
-        counts: How often a row's turn did not come to the end of its tokens.
+        counts: How often a row's turn did not come to the end of its tokens, counted when it is launched: a plan may be made
+            twice.
     """
 
     def __init__(self, plan: Plan, layout: Layout, shares: bool, step_tokens_max: int | None) -> None:
@@ -36,7 +37,6 @@ class Planner:
         for each in sorted(named, key=lambda it: due[it.submission] > 1):
             share = min(due[each.submission], self.most(each.fed))
             each.share = share if budget is None else min(share, budget)
-            self.counts["chunked"] += 0 < each.share < due[each.submission]
             budget = None if budget is None else budget - each.share
         return [each for each in named if each.share]
 

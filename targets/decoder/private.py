@@ -41,26 +41,28 @@ class PrivateStore(Store):
         self.shadowed = False
         self.caches: dict[int, Private] = {}
         self.alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-        if layout.null:
-            self.caches[self.null] = self.fresh()
+        self.renew_null()
 
     def shadow(self) -> None:
         self.shadowed = True
         self.tags = [torch.empty(0, dtype=torch.int64) for _ in self.plan.layers]
-        if self.layout.null:
-            self.caches[self.null] = self.fresh()
+        self.renew_null()
 
     def poison(self, name: str) -> None:
         super().poison(name)
-        if self.layout.null:
-            self.caches[self.null] = self.fresh()
+        self.renew_null()
 
-    def fresh(self) -> Private:
-        """An empty cache."""
+    def renew_null(self) -> None:
+        """A new cache for rows that only fill up a batch: for their one token, so that it never grows."""
+        if self.layout.null:
+            self.caches[self.null] = self.fresh(1)
+
+    def fresh(self, room: int) -> Private:
+        """An empty cache with room for so many cells."""
         cache = Private()
         for layer, plan in enumerate(self.plan.layers):
             for tensors, constant in zip((cache.keys, cache.values), self.fill, strict=True):
-                tensors.append(self.allocate(layer, 0 if self.layout.growth == "cat" else _FIRST_ROOM, constant))
+                tensors.append(self.allocate(layer, room, constant))
             cache.tags.append(torch.full((cache.room(layer),), NEVER, dtype=torch.int64, device=self.layout.device))
             assert plan.heads == cache.keys[layer].shape[1], "a cache has the heads of its layer"
         return cache
@@ -75,7 +77,7 @@ class PrivateStore(Store):
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
-        self.caches[slot] = self.fresh()
+        self.caches[slot] = self.fresh(0 if self.layout.growth == "cat" else _FIRST_ROOM)
 
     def end(self, slot: int) -> None:
         super().end(slot)
