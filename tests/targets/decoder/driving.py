@@ -50,6 +50,26 @@ def logits(events: list[Event], submission: int) -> torch.Tensor:
     return torch.stack([row for row in shown if row is not None])
 
 
+def cached(events: list[Event]) -> dict[int, int]:
+    """How many cells were there already when each submission was admitted, the last time."""
+    return {event.submission: event.cached for event in events if isinstance(event, Admitted)}
+
+
+def alone(factory: DecoderFactory, asked: Request) -> torch.Tensor:
+    """The logits [n, V] of a greedy answer by the network itself, without any cache; forced tokens are followed."""
+    network, ids, rows = factory.module({}), list(asked.prompt), []
+    with torch.inference_mode():
+        for count in range(asked.max_new_tokens):
+            rows.append(network(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1])
+            ids.append(asked.forced[count] if count < len(asked.forced) else int(rows[-1].argmax()))
+    return torch.stack(rows)
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two answers' logits in float64 are the same but for rounding."""
+    return ours.shape == theirs.shape and float((ours - theirs).abs().max()) < 1e-9
+
+
 def reasons(events: list[Event]) -> dict[int, Reason]:
     """Why each submission ended."""
     return {event.submission: event.reason for event in events if isinstance(event, Finished)}
