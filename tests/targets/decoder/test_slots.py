@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
+from targets.decoder import DecoderFactory
 from targets.models import Model
 from tests.targets.decoder.driving import drain, logits, opened, request, submit
 
@@ -57,3 +59,29 @@ def test_a_freed_slot_keeps_its_cells_and_none_of_them_is_read_by_the_next_reque
     events = submit(decoder, request(9, new=3), start=1) + drain(decoder)
     assert torch.equal(logits(events, 1), expected)
     assert torch.equal(decoder.store.keys[0][0, :, 3:40], left[:, 3:])
+
+
+@pytest.mark.parametrize("reuse", ["length", "zero-on-free", "zero-on-allocate"])
+def test_what_becomes_of_cells_that_change_hands_changes_no_bit(slotted: DecoderFactory, reuse: str) -> None:
+    decoder, fresh = slotted.open({"slots": 1, "reuse": reuse}), slotted.open({"slots": 1})
+    submit(decoder, request(*range(40), new=2))
+    drain(decoder)
+    events = submit(decoder, request(9, new=3), start=1) + drain(decoder)
+    assert torch.equal(logits(events, 1), logits(submit(fresh, request(9, new=3)) + drain(fresh), 0))
+
+
+@pytest.mark.parametrize(
+    ("reuse", "freed", "taken"),
+    [("length", False, False), ("zero-on-free", True, True), ("zero-on-allocate", False, True)],
+)
+def test_cells_are_set_to_zero_when_their_owner_leaves_or_when_the_next_one_comes(
+    slotted: DecoderFactory, reuse: str, freed: bool, taken: bool
+) -> None:
+    decoder = slotted.open({"slots": 1, "reuse": reuse})
+    submit(decoder, request(*range(40), new=2))
+    drain(decoder)
+    behind = [slab[0, :, 3:] for slab in (*decoder.store.keys, *decoder.store.values)]
+    assert all(bool((cells == 0).all()) == freed for cells in behind)
+    submit(decoder, request(9, new=3), start=1)
+    decoder.step()
+    assert all(bool((cells == 0).all()) == taken for cells in behind)
