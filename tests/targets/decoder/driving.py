@@ -70,6 +70,18 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return ours.shape == theirs.shape and float((ours - theirs).abs().max()) < 1e-9
 
 
+def assert_all_given_back(decoder: Decoder) -> None:
+    """Raises where something is held, queued, in flight or lost: a fresh decoder but for cells that are kept for hits."""
+    audit = decoder.audit()
+    assert (audit.held, audit.queued, audit.retiring) == ((), (), ())
+    assert sorted(audit.free) == list(range(audit.slots)), "each slot is free once"
+    if audit.pages is not None:
+        assert audit.pages.references == ()
+        assert sorted((*audit.pages.free, *audit.pages.cached)) == list(range(audit.pages.total)), "each page is there once"
+    assert not any(decoder.store.lengths)
+    assert (decoder.live, list(decoder.launched), decoder.batch.submissions, decoder.sampler.rows) == ({}, [], [], [])
+
+
 def reasons(events: list[Event]) -> dict[int, Reason]:
     """Why each submission ended."""
     return {event.submission: event.reason for event in events if isinstance(event, Finished)}
