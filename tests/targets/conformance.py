@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fuzz.conductor import replay
 from targets.protocol import (
+    Asked,
     Audited,
     BadInput,
     Cancel,
@@ -33,6 +34,7 @@ from targets.protocol import (
 )
 
 LADDER = (1, 2, 4, 8)
+INSPECTED_STEPS = 12
 _LENGTHS = (3, 9, 1, 17, 6, 2, 12, 4)
 _BUDGETS = (6, 3, 8, 5, 2, 7, 4, 6)
 
@@ -103,10 +105,13 @@ def everything_ends(factory: Factory) -> None:
 
 
 def nothing_is_held_at_the_end(factory: Factory) -> None:
-    """Where a target accounts for its storage: when all have ended, no slot is held, and each is free once."""
+    """Where a target accounts for its storage: when all have ended, no slot is held, and each is free once.
+
+    Two steps more, so that what was in flight when its request was cancelled has come to its end.
+    """
     asked = requests(factory)
     for cancels in ((), (0,), (1, 5), tuple(range(8))):
-        trace = play(factory, [*map(Submit, asked), Step(2), *map(Cancel, cancels)])
+        trace = play(factory, [*map(Submit, asked), Step(2), *map(Cancel, cancels), Step(2)])
         audits = [event.audit for event in trace if isinstance(event, Audited)]
         assert bool(audits) == factory.control.audit, "audits come exactly where the target declares them"
         for last in audits[-1:]:
@@ -130,31 +135,47 @@ def what_is_declared_is_kept(factory: Factory) -> None:
         heard = answer_of(trace, 0)
         assert heard[: len(forced)] == forced, f"{forced} were forced and {heard} came"
     if control.rows:
-        ops: list[Op] = [*map(Submit, asked), Step(2, rows=(1,)), Step(1, rows=(0, 2)), Step(1, rows=(1,))]
-        heard_by = [event.submission for event in play(factory, ops) if isinstance(event, Emitted)]
-        assert heard_by[:2] == [1, 1], f"#1 alone was named for two steps, and {heard_by[:2]} got tokens"
-        assert sorted(heard_by[2:4]) == [0, 2], f"#0 and #2 were named, and {heard_by[2:4]} got tokens"
-        assert heard_by[4] == 1, f"#1 was named, and #{heard_by[4]} got a token"
+        trace = play(factory, [*map(Submit, asked), *[Step(1, rows=(2,))] * 4, *[Step(1, rows=(0, 1))] * 4])
+        heard_by = heard_by_op(trace)
+        alone_, together = (set().union(*heard_by[start : start + 4]) for start in (3, 7))
+        assert alone_ == {2}, f"#2 alone was named, and {sorted(alone_)} got tokens"
+        assert {0, 1} <= together, f"#0 and #1 were named, and {sorted(together)} got tokens"
+        late = set().union(*heard_by[8:11])  # what was in flight has come by then
+        assert late <= {0, 1}, f"#0 and #1 were named, and {sorted(late)} got tokens"
 
 
 def an_inspection_is_of_the_last_step(factory: Factory) -> None:
-    """Where a target says whose its rows are: the first step's are whole prompts, the next one's the tokens they gave."""
+    """Where a target says whose its rows are: each is a piece of its request's tokens, behind the cells that it has.
+
+    Whoever gets a token has a row, and that ends with the last of the tokens before it.
+    """
     target = factory.open({})
     assert factory.control.inspect == isinstance(target, Inspectable), "`inspect` is there exactly where it is declared"
     if not isinstance(target, Inspectable):
         return
     asked = requests(factory)[:3]
+    known = {submission: list(request.prompt) for submission, request in enumerate(asked)}
     for submission, request in enumerate(asked):
         target.submit(submission, request)
-    first = {event.submission: event.token for event in target.step() if isinstance(event, Emitted)}
-    for submission in first:
-        assert row_of(target.inspect(), submission) == (0, asked[submission].prompt), f"#{submission} runs its prompt"
-        length, run = target.inspect().cells[submission].keys[0].shape[1], len(asked[submission].prompt)
-        assert length == run, f"#{submission} has {length} cells, and {run} of its tokens were run"
-    target.step()
-    for submission, token in first.items():
-        told = row_of(target.inspect(), submission)
-        assert told == (len(asked[submission].prompt), (token,)), f"#{submission} runs {token}, and {told} is told"
+    for _ in range(INSPECTED_STEPS):
+        given = [event for event in target.step() if isinstance(event, Emitted)]
+        told = target.inspect()
+        for submission in known:
+            rows = rows_of(told, submission)
+            assert len(rows) <= 1, f"#{submission} has {len(rows)} rows in the last step"
+            for first, tokens in rows:
+                own = tuple(known[submission][first : first + len(tokens)])
+                assert tokens == own, f"#{submission} runs {own} behind {first} cells, and {tokens} is told"
+                length = told.cells[submission].keys[0].shape[1] if submission in told.cells else first + len(tokens)
+                run = first + len(tokens)
+                assert length == run, f"#{submission} has {length} cells, and {run} of its tokens were run"
+        for event in given:
+            rows = rows_of(told, event.submission)
+            assert rows, f"#{event.submission} gets a token and has no row"
+            ((first, tokens),) = rows
+            due, run = len(known[event.submission]), first + len(tokens)
+            assert run == due, f"#{event.submission} gets a token behind {due}, and {run} of its tokens were run"
+            known[event.submission].append(event.token)
 
 
 CLAIMS: tuple[Callable[[Factory], None], ...] = (
@@ -186,11 +207,9 @@ def a_step_apart(asked: Sequence[Request]) -> list[Op]:
     return [op for request in asked for op in (Submit(request), Step())]
 
 
-def row_of(inspection: Inspection, submission: int) -> tuple[int, tuple[int, ...]]:
-    """How many cells stood before a request's row, and its new tokens."""
-    rows = [row for forward in inspection.forwards for row in forward if row.submission == submission]
-    assert len(rows) == 1, f"#{submission} has {len(rows)} rows in the last step"
-    return rows[0].first, rows[0].tokens
+def rows_of(inspection: Inspection, submission: int) -> list[tuple[int, tuple[int, ...]]]:
+    """How many cells stood before each of a request's rows, and its new tokens."""
+    return [(row.first, row.tokens) for forward in inspection.forwards for row in forward if row.submission == submission]
 
 
 def accepts(factory: Factory, settings: Mapping[str, Setting]) -> bool:
@@ -223,6 +242,17 @@ def alone(factory: Factory, request: Request) -> tuple[int, ...]:
 def answer_of(trace: Trace, submission: int) -> tuple[int, ...]:
     """The tokens that a submission was streamed."""
     return tuple(event.token for event in trace if isinstance(event, Emitted) and event.submission == submission)
+
+
+def heard_by_op(trace: Trace) -> list[set[int]]:
+    """Who got tokens during each op."""
+    heard: list[set[int]] = []
+    for event in trace:
+        if isinstance(event, Asked):
+            heard.append(set())
+        elif isinstance(event, Emitted):
+            heard[-1].add(event.submission)
+    return heard
 
 
 def assert_as_alone(trace: Trace, expected: Sequence[tuple[int, ...]], what: str, but: int | None = None) -> None:

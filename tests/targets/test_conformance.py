@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -11,14 +12,50 @@ from targets.decoder import Decoder, DecoderFactory, Feed, Parts, Runner
 from targets.decoder.running import Running
 from targets.faults import find_faults, planted
 from targets.models import Model, find_model
-from targets.protocol import Control, Event, Factory, Request
+from targets.protocol import Control, Event, Factory, Preempted, Request, Setting, Step, Submit
 from tests.targets import conformance
+
+
+
+class SetUp:
+    """A factory like another one, whose targets are opened with other defaults."""
+
+    def __init__(self, factory: DecoderFactory, **settings: Setting) -> None:
+        self.factory = factory
+        self.settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.factory, name)
+
+    def open(self, settings: Mapping[str, Setting]) -> Decoder:
+        return self.factory.open({**self.settings, **settings})
+
+    def context_tokens_max(self, settings: Mapping[str, Setting]) -> int:
+        return self.factory.context_tokens_max({**self.settings, **settings})
+
+
+def everything_on(**settings: Setting) -> Factory:
+    """Pages so few and so small that requests give way to each other, in pieces, a step late, in padded batches."""
+    together: dict[str, Setting] = {
+        "page_size": 4,
+        "pool_tokens": 32,
+        "pipelined": True,
+        "step_tokens_max": 8,
+        "pad_batch": True,
+        "references": "grouped",
+    }
+    return SetUp(DecoderFactory(find_model("tiny"), name="pages"), **{**together, **settings})  # type: ignore[return-value]
+
 
 FACTORIES: dict[str, Callable[[], Factory]] = {
     "slots on tiny": lambda: DecoderFactory(find_model("tiny")),
     "slots on tiny-bloom": lambda: DecoderFactory(find_model("tiny-bloom")),
     "slots on tiny-bamba": lambda: DecoderFactory(find_model("tiny-bamba")),
     "slots on tiny-olmo-hybrid": lambda: DecoderFactory(find_model("tiny-olmo-hybrid")),
+    "pages on tiny": lambda: DecoderFactory(find_model("tiny"), name="pages"),
+    "private on tiny": lambda: DecoderFactory(find_model("tiny"), name="private"),
+    "pages, everything on": everything_on,
+    "pages, everything on, moved": lambda: everything_on(preempt="move"),
     "attention with its cache passed in and out": attention.honest,
 }
 
@@ -28,6 +65,13 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_target_conforms(name: str, claim: Callable[[Factory], None]) -> None:
     claim(FACTORIES[name]())
+
+
+@pytest.mark.slow
+def test_requests_do_give_way_where_everything_is_on() -> None:
+    for factory in (everything_on(), everything_on(preempt="move")):
+        trace = conformance.play(factory, [*map(Submit, conformance.requests(factory)), Step()])
+        assert any(isinstance(event, Preempted) for event in trace)
 
 
 def assert_breaks(claim: Callable[[Factory], None], factory: Factory, sentence: str) -> None:
@@ -97,7 +141,7 @@ class Mute(Decoder):
     ("decoder", "sentence"),
     [
         (Unforced, "("),
-        (Roundabout, "#1 alone was named for two steps, and [0, 1] got tokens"),
+        (Roundabout, "#2 alone was named, and [0, 1, 2] got tokens"),
         (Mute, "logits come exactly where the target declares them"),
     ],
 )
