@@ -211,6 +211,7 @@ def test_targets_lists_the_built_in_one_with_its_knobs() -> None:
     (row,) = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
     assert (row["name"], row["installed"]) == ("slots", True)
     wanted = {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan", "inspect"}
+    wanted |= {"sampling", "noise"}
     assert wanted == set(row["control"])
     assert {"slots", "slot_order", "dtype", "device"} <= {knob["name"] for knob in row["knobs"]}
     assert "  slots = 4  (1..1024)  rows of the KV slab" in slotfuzz("targets").stdout
