@@ -125,7 +125,9 @@ class Watch:
         self.told(list(admitted))
         shown = [event for event in events if isinstance(event, Emitted)]
         mine = [event for event in shown if event.submission == self.victim]
-        if seen and not self.expected.own:
+        if self.expected.states and not (seen or self.expected.own):
+            self.why = "the network has no attention to look at"
+        elif seen and not self.expected.own:
             self.why = "the reference's attention can't be seen"
         elif not seen and mine:
             self.why = "the target's attention can't be seen: it is fused, compiled, or in another process"
