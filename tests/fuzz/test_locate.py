@@ -133,7 +133,7 @@ def test_a_fault_has_its_site_on_the_smallest_schedule(tiny: Model, name: str, k
 
 @pytest.mark.slow
 def test_a_network_without_attention_has_none_to_look_at() -> None:
-    factory = SlotsFactory(find_model("tiny-mamba"), FAULTS["state-not-reset"].plant())
+    factory = DecoderFactory(find_model("tiny-mamba"), FAULTS["state-not-reset"].plant())
     found = located(factory, smallest("state-not-reset", Kind.LEAK), Kind.LEAK)
     assert (found.where, found.why) == (None, "the network has no attention to look at")
 
