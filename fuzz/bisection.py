@@ -102,7 +102,7 @@ def view_or_copy(located: Located) -> Outcome:
         return Outcome("view or copy", "not known: the target does not show its cells, or never runs two requests together")
     if shared:
         return Outcome("view or copy", "two requests that run together have cells in common: a view, or one store for both")
-    return Outcome("view or copy", "two requests that run together have cells of their own")
+    return Outcome("view or copy", "two requests that come together to a fresh target have cells of their own")
 
 
 async def one_a_step(judge: Judge, schedule: Schedule, finding: Finding) -> Outcome:
@@ -135,13 +135,17 @@ def level(schedule: Schedule) -> Schedule:
 
 
 def is_past(trace: Trace, finding: Finding) -> bool | None:
-    """Whether all the sources of a leak had ended before the victim was admitted; None where none is named."""
+    """Whether all the sources of a leak had ended before the victim was admitted.
+
+    None where none is named, or where the victim was admitted more than once and it is so of some of these times only.
+    """
     if not finding.sources or finding.submission is None:
         return None
     ended: set[int] = set()
+    past: set[bool] = set()
     for event in trace:
         if isinstance(event, Finished):
             ended.add(event.submission)
         elif isinstance(event, Admitted) and event.submission == finding.submission:
-            return ended.issuperset(finding.sources)
-    return None
+            past.add(ended.issuperset(finding.sources))
+    return past.pop() if len(past) == 1 else None

@@ -159,7 +159,12 @@ class Judge:
         if key not in self._references:
             try:
                 network = self.factory.network(settings)
-                reference = Reference(network, bound(network, self.factory.vocabulary))
+                cells = settings.get("kv_dtype", "same")
+                coarse = cells not in ("same", str(next(network.parameters()).dtype).removeprefix("torch."))
+                # Cells in another type move logits by no more than arithmetic in that type does.
+                rounded = self.factory.network({**settings, "dtype": cells, "weights": "same"}) if coarse else network
+                size = max(bound(each, self.factory.vocabulary) for each in {network, rounded})
+                reference = Reference(network, size, coarse)
             except BadInput:
                 raise
             except Exception as error:  # a user's own network may raise anything

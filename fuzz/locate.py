@@ -37,6 +37,8 @@ from targets.protocol import (
 References = Callable[[Mapping[str, Setting]], Reference]
 ATTENDED = (Kind.LEAK, Kind.INTERFERENCE, Kind.WRONG_ALONE, Kind.NONFINITE)
 """Kinds that show in logits, and so in an attention or behind it."""
+_CELLS_LOOKED_AT = 3
+_STEPS_MAX = 12
 
 
 @dataclass
@@ -170,19 +172,27 @@ def shares_cells(factory: Factory, settings: Mapping[str, Setting], alike: bool 
         target = factory.open(chosen)
         target.submit(0, Request(prompt=tuple(ids[:3]), max_new_tokens=8))
         target.submit(1, Request(prompt=(ids[0 if alike else 3], *ids[3:]), max_new_tokens=8))
-        target.step()
-        target.step()
-        cells = target.inspect().cells if isinstance(target, Inspectable) else {}
+        cells: Mapping[int, Cells] = {}
+        for _ in range(_STEPS_MAX):  # a prompt may come in pieces, and its cells a step late
+            target.step()
+            cells = target.inspect().cells if isinstance(target, Inspectable) else {}
+            if set(cells) == {0, 1} and min(map(_length, cells.values())) >= _CELLS_LOOKED_AT:
+                break
         target.close()
-        if set(cells) == {0, 1}:
+        if set(cells) == {0, 1} and min(map(_length, cells.values())) >= _CELLS_LOOKED_AT:
             return _in_common(cells[0], cells[1])
     return None
+
+
+def _length(cells: Cells) -> int:
+    """How many cells there are, in a layer that has all of them."""
+    return max((keys.shape[1] for keys in cells.keys), default=0)
 
 
 def _in_common(a: Cells, b: Cells) -> bool:
     """Whether a cell behind the first one is in the same memory, or holds the same content, in some layer."""
     for left, right in zip((*a.keys, *a.values), (*b.keys, *b.values), strict=True):
-        both = min(left.shape[1], right.shape[1], 3)
+        both = min(left.shape[1], right.shape[1], _CELLS_LOOKED_AT)
         if bool((left[:, 1:both] == right[:, 1:both]).all(dim=-1).any()) or overlap(left, right):
             return True
     return False

@@ -25,6 +25,7 @@ from targets.protocol import (
     Finished,
     Freed,
     Inspection,
+    Preempted,
     Refused,
     Request,
     Row,
@@ -57,7 +58,8 @@ class Watch:
 
     Attributes:
         heard: The victim's tokens so far.
-        run: How many of its tokens have been through the network.
+        run: How many of its tokens have cells, as they should be: they were run, or were there when it was admitted.
+        ended: Whether it has ended; what a forward that was in flight then still does for it is nobody's concern.
         found, token: The first departure, and the index of the token that was being computed.
         why: Why there is no telling, where there is none.
     """
@@ -79,6 +81,7 @@ class Watch:
         self.to_the_end = to_the_end
         self.heard: list[int] = []
         self.run = 0
+        self.ended = False
         self.step = -1
         self.token: int | None = None
         self.found: Departure | None = None
@@ -114,8 +117,11 @@ class Watch:
         for event in events:
             if isinstance(event, Admitted):
                 self.slots[event.submission] = event.slot
-            elif isinstance(event, Freed | Finished | Refused):
+                if event.submission == self.victim:
+                    self.run = min(event.cached, len(self.prompt) + len(self.heard) - 1)
+            elif isinstance(event, Freed | Finished | Refused | Preempted):
                 self.slots.pop(event.submission, None)
+                self.ended |= event.submission == self.victim and isinstance(event, Finished | Refused)
 
     def stepped(self, events: list[Event], seen: list[Attention], inspection: Inspection | None) -> None:
         """Looks at one step: what was computed for the victim, and what it was given."""
@@ -125,11 +131,13 @@ class Watch:
         self.told(list(admitted))
         shown = [event for event in events if isinstance(event, Emitted)]
         mine = [event for event in shown if event.submission == self.victim]
-        if seen and not self.expected.own:
+        if self.expected.states and not (seen or self.expected.own):
+            self.why = "the network has no attention to look at"
+        elif seen and not self.expected.own:
             self.why = "the reference's attention can't be seen"
         elif not seen and mine:
             self.why = "the target's attention can't be seen: it is fused, compiled, or in another process"
-        elif seen:
+        elif seen and not self.ended:
             rows = self.rows(seen, inspection, known)
             for row, layers in rows:
                 self.look(row, layers, known, told=inspection is not None)

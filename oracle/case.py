@@ -8,11 +8,13 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import torch
 
 from oracle.finding import Report
 from oracle.reference import Reference
 from targets.protocol import (
+    Admitted,
     Control,
     Crashed,
     Emitted,
@@ -122,6 +124,15 @@ class Case:
         return emitted_by_submission(self.trace)
 
     @cached_property
+    def cached(self) -> dict[int, int]:
+        """By submission, the most tokens whose cells were there when it was admitted; those without any are absent."""
+        found: dict[int, int] = {}
+        for event in self.trace:
+            if isinstance(event, Admitted) and event.cached:
+                found[event.submission] = max(event.cached, found.get(event.submission, 0))
+        return found
+
+    @cached_property
     def sound(self) -> dict[int, list[Emitted]]:
         """The submissions a reference can be asked about: prompt and tokens in the vocabulary, logits of its width."""
         return {
@@ -151,3 +162,8 @@ class Case:
     def reference(self) -> Reference:
         """In the schedule's own precision."""
         return self.references(self.schedule.settings)
+
+
+def lone(request: Request) -> Request:
+    """A request as one that is alone: without what only means something beside others, or in time."""
+    return msgspec.structs.replace(request, deadline_s=None, client_id=None, sample_of=None)

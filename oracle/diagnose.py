@@ -42,7 +42,9 @@ def diagnose(case: Case, finding: Finding) -> Generator[Ask, Trace, tuple[str, .
         evidence += yield from _fresh_and_used(case)
     victim, count = finding.submission, len(case.requests)
     if victim is not None:
-        lone = Schedule(ops=(Submit(case.requests[victim]),), settings=case.schedule.settings)
+        lone = Schedule(
+            ops=(Submit(msgspec.structs.replace(case.requests[victim], sample_of=None)),), settings=case.schedule.settings
+        )
         if count > 1:
             shows = yield from _shows(case, lone, finding)
             evidence.append("alone: with nobody else " + ("it goes wrong in the same way" if shows else "nothing is wrong"))

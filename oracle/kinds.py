@@ -1,11 +1,13 @@
 """Kinds: the experiments that turn a suspect into a finding, or clear it.
 
 1. Swap the content of everybody else: the suspect's bits change -> LEAK.
-2. Alone in a fresh target, in float64: it departs from the reference -> WRONG-ALONE.
-3. The whole schedule in float64, same weights upcast, same tokens forced: it departs -> INTERFERENCE; it does not -> it was
+2. Where some of it came from a cache: the same in float64 with a salt of its own, under which nothing is found there. It
+   departs as it was, and not so -> STALE-HIT.
+3. Alone in a fresh target, in float64: it departs from the reference -> WRONG-ALONE.
+4. The whole schedule in float64, same weights upcast, same tokens forced: it departs -> INTERFERENCE; it does not -> it was
    rounding, and nothing is found.
 
-Where the target's own precision is float64, steps 2 and 3 need no other. Where it has no float64, a suspect that step 1
+Where the target's own precision is float64, the last steps need no other. Where it has no float64, a suspect that step 1
 does not convict stays undecided. What is WRONG-ALONE departs from the reference whatever its neighbours do, and would hide
 that they matter too: so it is also held against its own lone run, and differs from that only by INTERFERENCE.
 """
@@ -18,7 +20,7 @@ from collections.abc import Generator, Mapping
 import msgspec
 import torch
 
-from oracle.case import Case
+from oracle.case import Case, lone
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
 from oracle.departure import Suspect, departures
 from oracle.finding import Finding, Report
@@ -33,6 +35,7 @@ from targets.protocol import (
     Trace,
     emitted_by_submission,
     submissions,
+    with_request,
     with_requests,
 )
 
@@ -60,8 +63,11 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
     exact = _exact_settings(case)
     if exact is None:
         return Report(unknown=[f"request #{who} departs by {suspect.size:.3g}, and the target has no float64 to ask"])
-    request = msgspec.structs.replace(case.requests[who], deadline_s=None, client_id=None)
-    departs = yield from _departs(case, Schedule(ops=(Submit(request),), settings=exact), 0)
+    if who in case.cached:
+        stale = yield from _stale(case, suspect, exact)
+        if stale:
+            return Report(findings=[_finding(case, suspect, Kind.STALE_HIT, [*evidence, stale])])
+    departs = yield from _departs(case, Schedule(ops=(Submit(lone(case.requests[who])),), settings=exact), 0)
     if departs:
         wrong = "alone: in a fresh target, in float64, it departs from the reference as well"
         report = Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, [*evidence, wrong])])
@@ -82,6 +88,23 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
 _OTHERWISE = "alone: but not by as much as beside the others, with the same tokens forced"
 
 
+def _stale(case: Case, suspect: Suspect, settings: dict[str, Setting]) -> Generator[Schedule, Trace, str]:
+    """The evidence that what came from a cache is to blame; empty where it is not.
+
+    Both ways in float64 with the same tokens forced: as it was, and with a salt that nobody else has.
+    """
+    who = suspect.submission
+    warm = _forced(case, suspect, settings)
+    unheard_of = 1 + max((request.salt or 0 for request in case.requests), default=0)
+    cold = with_request(warm, who, msgspec.structs.replace(submissions(warm)[who], salt=unheard_of, sample_of=None))
+    if not (yield from _departs(case, warm, who)) or (yield from _departs(case, cold, who)):
+        return ""
+    return (
+        f"warmth: {case.cached[who]} of its tokens came from a cache; in float64 and with the same tokens forced it departs "
+        f"from the reference, and with a salt that nobody else has, under which no cache has anything, it does not"
+    )
+
+
 def _beside_against_alone(
     case: Case, suspect: Suspect, settings: dict[str, Setting]
 ) -> Generator[Schedule, Trace, Suspect | None]:
@@ -91,7 +114,7 @@ def _beside_against_alone(
     if not case.reference.exact:
         every = dataclasses.replace(suspect, position=len(case.answers[who]))
         beside = emitted_by_submission((yield _forced(case, every, settings))).get(who, [])
-    request = msgspec.structs.replace(case.requests[who], deadline_s=None, client_id=None, forced=case.answers[who])
+    request = msgspec.structs.replace(lone(case.requests[who]), forced=case.answers[who])
     trace = yield Schedule(ops=(Submit(request),), settings=settings)
     bound = case.references(settings).bound
     for position, (here, alone) in enumerate(zip(beside, emitted_by_submission(trace).get(0, []), strict=False)):
@@ -117,7 +140,8 @@ def _exact_settings(case: Case) -> dict[str, Setting] | None:
 def in_float64(settings: Mapping[str, Setting], precision: str) -> dict[str, Setting]:
     """Settings for float64 with the weights that these have, upcast; `precision` is the dtype's name under them."""
     weights = settings.get("weights", "same")
-    return {**settings, "dtype": "float64", "weights": precision if weights == "same" else weights}
+    exact = {name: value for name, value in settings.items() if name != "kv_dtype"}
+    return {**exact, "dtype": "float64", "weights": precision if weights == "same" else weights}
 
 
 def _forced(case: Case, suspect: Suspect, settings: dict[str, Setting]) -> Schedule:
@@ -149,9 +173,11 @@ def _departs(case: Case, schedule: Schedule, submission: int) -> Generator[Sched
 def _finding(case: Case, suspect: Suspect, kind: Kind, evidence: list[str]) -> Finding:
     what = {
         Kind.WRONG_ALONE: "is wrong even when it is alone",
+        Kind.STALE_HIT: "was given from a cache what it would not have computed",
         Kind.INTERFERENCE: "depends on who else is there, though not on what they ask",
     }[kind]
-    found = Finding(kind=kind, check=CheckName.ISOLATION, what=f"request #{suspect.submission} {what}")
+    check = CheckName.WARMTH if kind is Kind.STALE_HIT else CheckName.ISOLATION
+    found = Finding(kind=kind, check=check, what=f"request #{suspect.submission} {what}")
     return _complete(case, suspect, found, tuple(evidence))
 
 

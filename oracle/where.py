@@ -12,14 +12,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
 
 from oracle.attention import Attention
 from oracle.finding import Finding
-from targets.protocol import Admitted, Audited, Emitted, Finished, Kind, Refused, Trace
+from targets.protocol import Admitted, Audited, Emitted, Finished, Kind, Preempted, Refused, Trace
 
 RELATIVE = 1e-9
 """Of a tensor's largest value: what may differ in float64, where clean runs differ by some 1e-15."""
@@ -121,8 +121,9 @@ def departure(expected: Expected, ours: Sequence[Attention], first: int, count: 
         count: Its queries.
         told: Whether the target says which tokens the row had, and they are the right ones.
     """
-    for layer, (reference, seen) in enumerate(zip(expected.own, ours, strict=True)):
+    for layer, (reference, row) in enumerate(zip(expected.own, ours, strict=True)):
         wanted = reference.stretch(first, count)
+        seen = _in_order(wanted, row, first + count, expected.relative)
         found = _query(expected, wanted, seen, layer, told) or _mask(wanted, seen, first)
         found = found or _cells(expected, wanted, seen, layer) or _results(wanted, seen, expected.relative)
         if found is not None:
@@ -142,6 +143,38 @@ def _query(expected: Expected, wanted: Attention, seen: Attention, layer: int, t
     if layer > 0:
         cause = "query: what happens between two layers"
     return Departure(Part.QUERY, cause, head=head, position=query, expected=number, actual=actual)
+
+
+def _in_order(wanted: Attention, seen: Attention, own: int, relative: float) -> Attention:
+    """A row that has fewer cells than tokens, with its cells in the order of their positions.
+
+    Where old cells were dropped, the others may have moved up, or stand in a ring, position p of T cells in cell p % T:
+    whichever agrees with the reference in more cells. (Attention does not depend on the order.)
+    """
+    cells = seen.visible.shape[3]
+    if cells >= own or wanted.keys is None or seen.keys is None:
+        return seen
+    groups = min(wanted.keys.shape[1], seen.keys.shape[1])
+    last = _heads(wanted.keys, groups)[:, :, own - cells : own]
+
+    def alike(keys: torch.Tensor) -> int:
+        close = (_heads(keys, groups) - last).abs() <= relative * last.abs().max()
+        return int(close.all(dim=-1).all(dim=1).sum())
+
+    def turned(whole: torch.Tensor | None, dim: int) -> torch.Tensor | None:
+        return None if whole is None else whole.roll(-(own % cells), dim)
+
+    if last.shape[2] != cells or alike(seen.keys) >= alike(seen.keys.roll(-(own % cells), 2)):
+        return seen
+    return replace(
+        seen,
+        keys=turned(seen.keys, 2),
+        values=turned(seen.values, 2),
+        visible=seen.visible.roll(-(own % cells), 3),
+        bias=turned(seen.bias, 3),
+        shown_logits=turned(seen.shown_logits, 3),
+        shown_weights=turned(seen.shown_weights, 3),
+    )
 
 
 def _mask(wanted: Attention, seen: Attention, first: int) -> Departure | None:
@@ -281,6 +314,9 @@ def account_site(finding: Finding, trace: Trace) -> str:
 def _stall(victim: int, trace: Trace) -> str:
     """What a request that never ends is waiting for, as far as the trace and the last account tell."""
     ended = {event.submission for event in trace if isinstance(event, Finished | Refused)}
+    moves = [event for event in trace if isinstance(event, Admitted | Preempted) and event.submission == victim]
+    if moves and isinstance(moves[-1], Preempted):
+        return "is preempted and never admitted again"
     if any(isinstance(event, Emitted) and event.submission == victim for event in trace):
         return "gets tokens and does not end"
     if any(isinstance(event, Admitted) and event.submission == victim for event in trace):

@@ -285,6 +285,10 @@ def _random(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network: nn.Module = transformers.AutoModelForCausalLM.from_config(config, **_moe_kernel(config))
+    for name, weight in network.named_parameters():
+        if name.endswith(("k_proj.weight", "q_proj.weight")):
+            scale = getattr(config, "key_scale", 1.0)
+            weight.data *= scale if "k_proj" in name else 1 / scale
     return network.float()
 
 

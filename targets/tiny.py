@@ -39,6 +39,9 @@ def _llama_like(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]
 
 TINY: dict[str, Callable[[], Any]] = {
     "tiny": _llama_like(transformers.LlamaConfig),
+    # K beyond the range of float16 and within that of bfloat16, at queries as much smaller: what a real model has in a few
+    # channels. (What a config may say beyond its own fields, `targets.models` reads back.)
+    "tiny-loud": _llama_like(transformers.LlamaConfig, key_scale=2.0**15),
     "tiny-qwen2": _llama_like(transformers.Qwen2Config),
     "tiny-qwen3": _llama_like(transformers.Qwen3Config, head_dim=16),
     "tiny-gemma3": _llama_like(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 
 from fuzz.decoder_bench.inside import padding
-from fuzz.decoder_bench.measure import Cell, Effort, Ratio, Table, Way, in_turn, rate_cells, ratio
+from fuzz.decoder_bench.measure import CLOCKS, Cell, Effort, Ratio, Table, Timing, Way, in_turn, rate_cells, ratio
 from fuzz.decoder_bench.workload import Server, alike, as_they_come, longest, mixed, settings_for
-from targets.protocol import Factory
+from targets.protocol import Factory, Request
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 MIXES = {"equal": 0.0, "spread 80%": 0.8}
@@ -28,21 +29,52 @@ def by_batch_size(factory: Factory, model: str, effort: Effort) -> Table:
     rows: list[dict[str, Cell]] = []
     ratios: list[Ratio] = []
     for mix, spread in MIXES.items():
-        ways: dict[str, Way] = {}
+        ways: dict[str, _Waves] = {}
         shares = {}
         for size in sizes:
             settings = settings_for(factory, size)
             server = Server(factory, settings)
             groups = as_they_come(mixed(factory, max(size, GROUP), spread, *longest(effort.small)), size)
             shares[f"{size}"] = padding(server, factory.module(settings), groups)
-            ways[f"{size}"] = functools.partial(server.in_groups, groups)
+            ways[f"{size}"] = _Waves(server, groups, CLOCKS[effort.clock])
         timings = in_turn(ways, effort._replace(seconds=effort.seconds / len(MIXES)))
         for name, timing in timings.items():
-            rows.append({"lengths": mix, "batch": int(name), **rate_cells(timing), **shares[name].row()})
+            decodes: dict[str, Cell] = {"decode tokens/s": ways[name].decodes().rate}
+            rows.append({"lengths": mix, "batch": int(name), **rate_cells(timing), **decodes, **shares[name].row()})
         for one, more in [("1", "8"), *((f"{size}", f"{2 * size}") for size in sizes if size >= 8 and 2 * size in sizes)]:
             least = SCALING.get(model) if (one, mix) == ("1", "equal") else None
             ratios.append(ratio(timings, more, one, f"batch {one} to {more}, {mix}", least))
+        alone = {name: way.decodes() for name, way in ways.items()}
+        ratios.append(ratio(alone, "8", "1", f"batch 1 to 8, {mix}, without the prompts' steps"))
     return Table("batch", model, "tokens/s by batch size", tuple(rows), tuple(ratios), notes=(_MIX_NOTE,))
+
+
+class _Waves:
+    """Serves groups one after another; the steps behind the first of a group, which takes its prompts, are timed apart."""
+
+    def __init__(self, server: Server, groups: Sequence[Sequence[Request]], now: Callable[[], float]) -> None:
+        self.server = server
+        self.groups = groups
+        self.now = now
+        self.tokens: list[int] = []
+        self.seconds: list[float] = []
+
+    def __call__(self) -> int:
+        """Serves them, and returns how many tokens they were given."""
+        tokens, seconds = 0, 0.0
+        for group in self.groups:
+            begun = None
+            for ended in self.server.steps(self.server.submit(group)):
+                begun = self.now() if begun is None else begun
+                tokens += ended
+            seconds += self.now() - (begun or 0.0)
+        self.tokens.append(tokens - sum(map(len, self.groups)))
+        self.seconds.append(seconds)
+        return tokens
+
+    def decodes(self) -> Timing:
+        """The tokens behind each request's first, and the seconds that they took, round by round."""
+        return Timing(tuple(self.tokens), tuple(self.seconds))
 
 
 _MIX_NOTE = "prompts and answers of up to 32 tokens each; tokens are new tokens, and prefill is in the time"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from targets.protocol import Cancel, Op, Request, Step, Submit, Wait
 
 
@@ -16,12 +18,14 @@ class Life:
         arrival: The step before which it is submitted, from the start of the schedule.
         cancel_after: Steps from its arrival to its cancel; None for never.
         after: (life, tokens): it is submitted only once that earlier life has given so many tokens.
+        sibling: An earlier life to whose prompt it asks for one more answer.
     """
 
     request: Request
     arrival: int = 0
     cancel_after: int | None = None
     after: tuple[int, int] | None = None
+    sibling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,17 @@ def to_ops(lives: Sequence[Life], turns: Sequence[Turn] = ()) -> tuple[Op, ...]:
             after = lives[life].after
             if after is not None and submission[after[0]] < submission[life]:
                 ops.append(Wait(submission[after[0]], after[1]))
-            ops.append(Submit(lives[life].request))
+            ops.append(Submit(_with_sibling(lives[life], submission, submission[life])))
         if moment in starts:
             ops += _turn(starts[moment], submission, sum(isinstance(op, Submit) for op in ops))
     return tuple(ops)
+
+
+def _with_sibling(life: Life, submission: dict[int, int], own: int) -> Request:
+    """Its request, naming the submission whose sibling it is, if that comes before it."""
+    if life.sibling is None or submission[life.sibling] >= own:
+        return life.request
+    return msgspec.structs.replace(life.request, sample_of=submission[life.sibling])
 
 
 def _turn(turn: Turn, submission: dict[int, int], submitted: int) -> list[Op]:

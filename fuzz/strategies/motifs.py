@@ -123,6 +123,48 @@ def crowd(dice: Dice, space: Space) -> list[Life]:
     return [Life(_request(dice, space, answer=1 + (index * 3) % 7), arrival=index // 6) for index in range(8)]
 
 
+def outgrow_the_pool(dice: Dice, space: Space) -> list[Life]:
+    """10: prompts that fit beside each other and answers that do not, all the way through."""
+    answer = 16 + dice.below(9)
+    return [Life(_request(dice, space, 6 + dice.below(12), answer), arrival=index // 3) for index in range(7)]
+
+
+def one_crosses_the_window(dice: Dice, space: Space) -> list[Life]:
+    """5, 7: one answer runs over a multiple of 16, where windows, pages and chunks end, and the others do not."""
+    before = 16 * (1 + dice.below(2)) - 1 - dice.below(5)
+    return [
+        Life(_request(dice, space, before, 8 + dice.below(8))),
+        Life(_request(dice, space, 1 + dice.below(4), 6), arrival=dice.below(2)),
+        Life(_request(dice, space, before + 16 + dice.below(3), 6), arrival=dice.below(2)),
+        Life(_request(dice, space), arrival=2 + dice.below(4)),
+    ]
+
+
+def session_grows(dice: Dice, space: Space) -> list[Life]:
+    """2: each turn goes on from the one before; then an early one is asked again, and one with another last token."""
+    turn = _request(dice, space, length=1 + dice.pick((3, 7, 15, 16, 30)), answer=1 + dice.below(4))
+    lives, now = [Life(turn)], 0
+    for _ in range(3):
+        now += 1 + dice.below(6)
+        more = _request(dice, space, length=1 + dice.below(12), answer=1 + dice.below(4))
+        lives.append(Life(msgspec.structs.replace(more, prompt=lives[-1].request.prompt + more.prompt), arrival=now))
+    early = lives[dice.below(2)].request
+    other = msgspec.structs.replace(early, prompt=(*early.prompt[:-1], space.piece(1, dice.below(4096))[0]))
+    again = [Life(early, arrival=now + 1 + dice.below(3)), Life(other, arrival=now + 1 + dice.below(3))]
+    return [*lives, *again, Life(_request(dice, space), arrival=dice.below(4))]
+
+
+def many_answers(dice: Dice, space: Space) -> list[Life]:
+    """14: several answers to one prompt, that end apart, with another prompt beside them; once more when they have ended."""
+    asked = _request(dice, space, length=dice.pick((2, 5, 15, 16, 17, 20, 33)), answer=4 + dice.below(6))
+    lives = [Life(asked)]
+    for _ in range(2 + dice.below(2)):
+        again = msgspec.structs.replace(asked, max_new_tokens=1 + dice.below(10))
+        lives.append(Life(again, arrival=dice.below(3), sibling=0))
+    cancelled = Life(asked, arrival=1, cancel_after=1 + dice.below(4), sibling=0)
+    return [*lives, cancelled, Life(_request(dice, space), arrival=dice.below(3)), Life(asked, arrival=12, sibling=0)]
+
+
 def unlike_parameters(dice: Dice, space: Space) -> list[Life]:
     """13: parameters as unlike as can be in one batch, at their extremes, beside a plain request."""
     plain, drawn = Life(_request(dice, space), arrival=dice.below(3)), dice.more()
@@ -156,6 +198,10 @@ MOTIFS: tuple[Motif, ...] = (
     extremes,
     idle_then_first,
     crowd,
+    outgrow_the_pool,
+    one_crosses_the_window,
 )
 MOTIFS_SAMPLED: tuple[Motif, ...] = (unlike_parameters, feature_comes_and_goes)
 """For targets that honour sampling."""
+MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, many_answers)
+"""For targets in which requests that begin alike share cached state."""

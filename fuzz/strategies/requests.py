@@ -28,13 +28,14 @@ class Space(msgspec.Struct, frozen=True, dict=True):
     knobs: tuple[Knob, ...] = ()
     rows: bool = False
     sampling: bool = False
+    shares: bool = False
     long: bool = True
 
     @classmethod
     def of(cls, factory: Factory) -> Space:
         """The space of one target."""
         control = factory.control
-        return cls(factory.vocabulary, factory.special_ids, factory.knobs, control.rows, control.sampling)
+        return cls(factory.vocabulary, factory.special_ids, factory.knobs, control.rows, control.sampling, control.shares)
 
     @cached_property
     def ordinary_ids(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.strategies.dice import Dice, dice
 from fuzz.strategies.knobs import settings as knob_settings
 from fuzz.strategies.lives import Life, Turn, to_ops
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, MOTIFS_SHARED
 from fuzz.strategies.requests import Shape, Space
 from fuzz.strategies.sampling import sampled
 from targets.protocol import Schedule, Setting
@@ -29,6 +29,7 @@ FEATURES = (
     "tiny-pool",
     "settings",
     "sampling",
+    "salts",
 )
 """Each is on in half of the schedules."""
 LONG_ONE_IN = 128
@@ -47,16 +48,34 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     bits = dice.below(2 ** len(FEATURES))
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
-    if "tiny-pool" in on and any(knob.name == "slots" for knob in space.knobs):
-        settings["slots"] = 1 + dice.below(2)
-    motifs = (*MOTIFS, *MOTIFS_SAMPLED) if space.sampling else MOTIFS
+    if "tiny-pool" in on:
+        settings |= _tiny_pool(dice, space)
+    motifs = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
     lives = dice.pick(motifs)(dice, space) if dice.below(2) else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
     if "sampling" in on and space.sampling:
         _sample(dice.more(), space, lives)
+    if "salts" in on and space.shares:
+        _salt(dice, lives)
     return Schedule(ops=to_ops(lives, turns), settings=settings)
+
+
+def _tiny_pool(dice: Dice, space: Space) -> dict[str, Setting]:
+    """One slot or two; or, where there is a pool of pages, the smallest there is and slots enough to crowd it."""
+    knobs = {knob.name: knob for knob in space.knobs}
+    few: dict[str, Setting] = {"slots": 1 + dice.below(2)} if "slots" in knobs else {}
+    if "pool_tokens" not in knobs or dice.below(4) == 0:
+        return few
+    return {"slots": 8, "pool_tokens": min(knobs["pool_tokens"].values, key=int)}
+
+
+def _salt(dice: Dice, lives: list[Life]) -> None:
+    """Gives half of the lives one of two salts."""
+    for life in lives:
+        salt = (None, None, 0, 1)[dice.below(4)]
+        life.request = msgspec.structs.replace(life.request, salt=salt)
 
 
 def _mix(dice: Dice, space: Space, on: set[str]) -> list[Life]:

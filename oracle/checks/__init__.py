@@ -15,6 +15,7 @@ from oracle.checks.repeat import repeat
 from oracle.checks.residue import residue
 from oracle.checks.survival import survival
 from oracle.checks.swap import swap
+from oracle.checks.warmth import warmth
 from targets.protocol import CheckName
 
 CHECKS: dict[CheckName, Check] = {
@@ -24,6 +25,7 @@ CHECKS: dict[CheckName, Check] = {
     CheckName.ECHO: echo,
     CheckName.OWNERSHIP: ownership,
     CheckName.PROVENANCE: provenance,
+    CheckName.WARMTH: warmth,
     CheckName.ISOLATION: isolation,
     CheckName.SWAP: swap,
     CheckName.RESIDUE: residue,

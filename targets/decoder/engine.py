@@ -192,7 +192,7 @@ class Decoder:
         """The request to whose prompt this one wants one more answer, where it has a slot and the store can share it."""
         request = running.request
         other = None if request.sample_of is None else self.live.get(request.sample_of)
-        if other is None or not self.store.shares or self.plan.recurrent:
+        if other is None or other is running or not self.store.shares or self.plan.recurrent:
             return None  # recurrent states have run on from where the prompt ends
         alike = (other.request.prompt, other.request.salt) == (request.prompt, request.salt)
         return other if alike and other.submission in self.scheduler.owners.values() else None

@@ -25,24 +25,24 @@ class DecoderFactory:
     The targets of one factory share the network's weights, which nothing writes; `network` returns a copy of its own.
     """
 
-    control = Control(
-        rows=True,
-        forced=True,
-        logits=True,
-        audit=True,
-        float64=True,
-        tags=True,
-        poison=True,
-        inspect=True,
-        sampling=True,
-        noise=True,
-    )
-
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
         self.name = name
         self.model = model
         self.parts = parts or Parts(decoder=Decoder, store=DECODERS[name])
         self.knobs = knobs_of(model.plan, name)
+        self.control = Control(
+            rows=True,
+            forced=True,
+            logits=True,
+            audit=True,
+            float64=True,
+            tags=True,
+            poison=True,
+            inspect=True,
+            sampling=True,
+            noise=True,
+            shares=DECODERS[name].shares,
+        )
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids
         self.identity = model.identity

@@ -12,7 +12,7 @@ from targets.faults.bank import Fault, Probe, at_once, one_after_another, reques
 from targets.models import Plan
 from targets.protocol import Admitted, CheckName, Event, Kind
 
-MODELS = ("tiny-bamba", "tiny-olmo-hybrid")
+MODELS = ("tiny-bamba", "tiny-olmo-hybrid", "tiny-mamba")
 
 
 class ZeroedStates(StateStore):

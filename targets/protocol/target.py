@@ -27,7 +27,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         logits: Emissions carry the logits [V] the token was chosen from.
         audit: `audit` accounts for its slots.
         float64: It has a knob `dtype` that takes "float64", and a knob `weights` that takes the name of the dtype to
-            which the weights are rounded first, so that float64 has the same weights upcast.
+            which the weights are rounded first, so that float64 has the same weights upcast. A knob `kv_dtype`, if it has
+            one, is the dtype of K and V by name, or "same".
         tags: It has a knob `sanitize` (False or True) under which it reports what its rows attend to, as shadow tags, and
             the memory of what it holds.
         poison: It has a knob `poison` that takes "low" and "high": cells that hold nothing of a live request are filled
@@ -35,6 +36,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         poison_nan: It promises never to gather a cell that its mask hides, and `poison` takes "nan" as well. (Attention
             multiplies what the mask hides by zero, and zero times NaN is NaN.)
         inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
+        shares: Requests that begin alike may have cached state in common. It keeps salts apart, may use `Request.sample_of`,
+            and says with each admission how much was cached.
         sampling: It honours `Request.sampling` and `Request.stop_sequences`, to the letter but for the noise.
         noise: The noise as well: with a temperature its choice is the one that `Sampling` defines.
     """
@@ -50,6 +53,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     poison_nan: bool = False
     inspect: bool = False
     sampling: bool = False
+    shares: bool = False
     noise: bool = False
 
 

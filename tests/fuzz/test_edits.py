@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fuzz.edits import (
+    decisive,
     drop_request,
     ends,
     keep_requests,
@@ -105,6 +106,14 @@ def test_extras_are_taken_one_by_one_and_all_at_once() -> None:
         ((5, 6), 3, None, (9,)),
         ((5, 6), 3, 1, ()),
     ]
+
+
+def test_penalties_that_are_asked_for_become_strong_and_no_others() -> None:
+    asked = Request(prompt=(1,), max_new_tokens=4, sampling=Sampling(temperature=1.0, repetition_penalty=1.1))
+    assert decisive(asked).sampling == Sampling(temperature=1.0, repetition_penalty=0.01)
+    asked = Request(prompt=(1,), max_new_tokens=4, sampling=Sampling(presence_penalty=0.5))
+    assert decisive(asked).sampling == Sampling(presence_penalty=-50.0)
+    assert decisive(RICH.request) == RICH.request
 
 
 def test_parameters_are_taken_all_at_once_one_by_one_and_half_of_their_ids() -> None:

@@ -131,6 +131,13 @@ def test_a_fault_has_its_site_on_the_smallest_schedule(tiny: Model, name: str, k
     assert found.where.site.startswith(SITES[name, kind])
 
 
+@pytest.mark.slow
+def test_a_network_without_attention_has_none_to_look_at() -> None:
+    factory = DecoderFactory(find_model("tiny-mamba"), FAULTS["state-not-reset"].plant())
+    found = located(factory, smallest("state-not-reset", Kind.LEAK), Kind.LEAK)
+    assert (found.where, found.why) == (None, "the network has no attention to look at")
+
+
 def test_every_fault_of_the_bank_that_shows_in_an_attention_has_a_site_here() -> None:
     attended = {(name, kind) for name, kind in SMALLEST if kind in (Kind.LEAK, Kind.INTERFERENCE, Kind.WRONG_ALONE)}
     ours = {pair for pair in attended if FAULTS[pair[0]].group != "between runs"}

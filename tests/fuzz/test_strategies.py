@@ -20,9 +20,10 @@ from fuzz.shrink import sort_key
 from fuzz.strategies import FEATURES, Space, batches, knobs, requests, schedules
 from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, Motif
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.schedules import schedule as read
 from targets.decoder import DecoderFactory
+from targets.models import Model
 from targets.protocol import GREEDY, Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
 from targets.protocol.schedule import check_references
 from targets.registry import TargetSpec, build
@@ -98,6 +99,9 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
     "rows": lambda schedule: any(isinstance(op, Step) and op.rows for op in schedule.ops),
     "tiny-pool": lambda schedule: schedule.settings.get("slots") in (1, 2),
     "settings": lambda schedule: bool(schedule.settings.keys() - {"slots", "context_tokens_max"}),
+    "pool outgrown": lambda schedule: schedule.settings.get("pool_tokens") == 160,
+    "salts": lambda schedule: len({request.salt for request in submissions(schedule)}) > 1,
+    "siblings": lambda schedule: any(request.sample_of is not None for request in submissions(schedule)),
     "sampling": lambda schedule: any(request.sampling.temperature for request in submissions(schedule)),
     **{
         f"sampling: {name}": functools.partial(samples_otherwise, name)
@@ -121,9 +125,7 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
 
 
 @pytest.mark.slow
-def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
-    slots: DecoderFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_feature_and_motif_occurs_in_four_thousand_schedules(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(FEATURES) <= set(SHOWS)
     drawn: Counter[str] = Counter()
 
@@ -138,9 +140,11 @@ def test_every_feature_and_motif_occurs_in_two_thousand_schedules(
     strategies = importlib.import_module("fuzz.strategies.schedules")
     monkeypatch.setattr(strategies, "MOTIFS", tuple(map(counted, MOTIFS)))
     monkeypatch.setattr(strategies, "MOTIFS_SAMPLED", tuple(map(counted, MOTIFS_SAMPLED)))
-    shown = Counter(name for schedule in draw(slots, 3, 2000) for name, shows in SHOWS.items() if shows(schedule))
+    monkeypatch.setattr(strategies, "MOTIFS_SHARED", tuple(map(counted, MOTIFS_SHARED)))
+    pages = DecoderFactory(tiny, name="pages")
+    shown = Counter(name for schedule in draw(pages, 3, 4000) for name, shows in SHOWS.items() if shows(schedule))
     assert [name for name in SHOWS if shown[name] < 3] == []
-    assert [motif.__name__ for motif in (*MOTIFS, *MOTIFS_SAMPLED) if drawn[motif.__name__] < 40] == []
+    assert [motif.__name__ for motif in (*MOTIFS, *MOTIFS_SAMPLED, *MOTIFS_SHARED) if drawn[motif.__name__] < 40] == []
 
 
 @pytest.mark.slow
@@ -156,6 +160,11 @@ def test_a_target_that_does_not_honour_sampling_is_not_asked_for_it() -> None:
     honest = build(TargetSpec(target="targets.attention:honest"))
     asked = [request for schedule in draw(honest, 5, COUNT) for request in submissions(schedule)]
     assert not any(request.sampling != GREEDY or request.stop_sequences for request in asked)
+
+
+def test_a_target_that_shares_nothing_is_not_asked_for_salts_or_siblings(slots: DecoderFactory) -> None:
+    asked = [request for schedule in draw(slots, 5, COUNT) for request in submissions(schedule)]
+    assert not any(request.salt is not None or request.sample_of is not None for request in asked)
 
 
 def test_the_dice_are_enough_for_the_longest_story(slots: DecoderFactory) -> None:

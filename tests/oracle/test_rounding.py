@@ -58,6 +58,19 @@ def test_the_envelope_of_a_recurrent_network_holds_what_one_token_a_forward_make
 
 
 @pytest.mark.slow
+@torch.inference_mode()
+def test_the_envelope_of_a_network_that_forgets_where_several_tokens_follow_is_as_narrow_as_any() -> None:
+    model = find_model("tiny-mamba")
+    network: Any = model.load("float64", "float64", "cpu")
+    assert not model.plan.continues
+    tokens = torch.arange(8)[None]
+    whole = network(input_ids=tokens, use_cache=False).logits[:, 4:]
+    cache = network(input_ids=tokens[:, :4], use_cache=True).cache
+    forgetful = network(input_ids=tokens[:, 4:], cache=cache, use_cache=True).logits
+    assert envelope(network, 320) < 1e-4 < 0.1 < float((forgetful - whole).abs().max())
+
+
+@pytest.mark.slow
 def test_a_target_cannot_widen_the_bound_it_is_judged_by(tiny: Model) -> None:
     fault = FAULTS["position-restarts"]
     honest, broken = Judge(DecoderFactory(tiny)), Judge(DecoderFactory(tiny, fault.plant()))

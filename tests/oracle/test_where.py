@@ -88,6 +88,15 @@ def test_a_query_of_the_first_layer_is_a_position_where_the_token_is_known_to_be
     assert (seen.head, seen.position) == (1, TOKENS - 1)
 
 
+def test_a_query_of_the_first_layer_may_come_of_a_recurrent_state_where_there_are_any() -> None:
+    rows = last_row(OWN)
+    assert rows[0].queries is not None
+    rows[0].queries[0, 1, 0, 2] += 1e-6
+    seen = departure(Expected(OWN, {}, states=True), rows, TOKENS - 1, 1, told=True)
+    assert seen is not None
+    assert seen.cause == "query: position, or a recurrent state before it"
+
+
 def test_a_query_of_a_later_layer_points_between_the_layers() -> None:
     rows = last_row(OWN)
     assert rows[1].queries is not None

@@ -138,8 +138,9 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         find_model(name)
     assert str(caught.value) == (
-        "model must be one of tiny, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, tiny-neox, "
-        "tiny-gpt2, tiny-opt, tiny-bloom, random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
+        "model must be one of tiny, tiny-loud, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, "
+        "tiny-neox, tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, random-50m, gemma3-270m, "
+        "a folder with a config.json, or a .gguf file, "
         f"got {name} (--model)"
     )
 
