@@ -153,36 +153,54 @@ def _where(located: Located) -> list[str]:
 
 
 def _table(cells: CellTable) -> list[str]:
-    """A line a step, the first departure marked; of many layers, those from the first one that departs."""
+    """A line a step, the first departure marked; of many layers, those from the first one that departs.
+
+    Steps are held against those of the request alone in which it had run as many tokens: what it may share, where it was
+    preempted, and what a step's budget left for it change how many it takes.
+    """
     if cells.why:
         return _wrapped(cells.why)
-    rows = list(zip(cells.here, cells.alone, strict=False))
-    apart = [index for index, (here, alone) in enumerate(rows) if not _same(here, alone)]
+    alone = {step.tokens: step for step in cells.alone}
+    rows = [(here, alone.get(here.tokens)) for here in cells.here]
+    apart = [index for index, (here, there) in enumerate(rows) if there is not None and not _same(here, there)]
     layers = len(cells.here[0].checksums)
     first_layer = 0
     if apart and layers > _LAYERS_SHOWN:
-        here, alone = rows[apart[0]]
-        differs = [layer for layer in range(layers) if here.checksums[layer] != alone.checksums[layer]]
+        here, there = rows[apart[0]]
+        assert there is not None, "only two steps can differ"
+        differs = [layer for layer in range(layers) if here.checksums[layer] != there.checksums[layer]]
         first_layer = min(differs[0], layers - _LAYERS_SHOWN) if differs else 0
     shown = range(first_layer, min(layers, first_layer + _LAYERS_SHOWN))
     heads = "  ".join(f"{f'layer {layer}':<8} {'alone':<8}" for layer in shown)
     lines = [f"{'step':>4}  {'tokens run':>10}  {'cells':>5}  {'alone':>5}  {heads}"]
     start = max(0, apart[0] - _STEPS_SHOWN // 2) if apart else 0
     if start:
-        lines.append(f"   … {start} steps alike")
-    for index, (here, alone) in list(enumerate(rows))[start : start + _STEPS_SHOWN]:
-        sums = "  ".join(f"{here.checksums[layer]:08x} {alone.checksums[layer]:08x}" for layer in shown)
+        lines.append(f"   … {start} steps" + ("" if _compared(rows[:start]) < start else " alike"))
+    for index, (here, there) in list(enumerate(rows))[start : start + _STEPS_SHOWN]:
+        length = "-" if there is None else str(there.length)
+        sums = "  ".join(
+            f"{here.checksums[layer]:08x} {'-' if there is None else f'{there.checksums[layer]:08x}':<8}" for layer in shown
+        )
         mark = "  <- departs" if apart[:1] == [index] else ""
-        lines.append(f"{here.step:>4}  {here.tokens:>10}  {here.length:>5}  {alone.length:>5}  {sums}{mark}")
+        lines.append(f"{here.step:>4}  {here.tokens:>10}  {here.length:>5}  {length:>5}  {sums}{mark}".rstrip())
     if len(rows) > start + _STEPS_SHOWN:
         lines.append(f"   … {len(rows) - start - _STEPS_SHOWN} steps more")
-    if not apart:
-        lines.append("The same in every step: its cells are as alone.")
+    compared = _compared(rows)
+    if not apart and compared:
+        every = "every step" if compared == len(rows) else f"the {compared} of {len(rows)} steps that can be compared"
+        lines.append(f"The same in {every}: its cells are as alone.")
+    if compared < len(rows):
+        lines.append("-: alone, it runs other numbers of tokens at a time.")
     return lines
 
 
+def _compared(rows: Sequence[tuple[StepCells, StepCells | None]]) -> int:
+    """How many steps have one to be held against."""
+    return sum(there is not None for _, there in rows)
+
+
 def _same(here: StepCells, alone: StepCells) -> bool:
-    return (here.tokens, here.length, here.checksums) == (alone.tokens, alone.length, alone.checksums)
+    return (here.length, here.checksums) == (alone.length, alone.checksums)
 
 
 def _bullets(sentences: Sequence[str]) -> list[str]:
