@@ -51,12 +51,12 @@ class _Watched:
         """As the target's; looked at if there still is something to find."""
         if self.watch.over:
             return self.target.step(rows)
-        probe = Probe()
+        probe, step = Probe(), self.watch.step + 1
         with probe:
             events = self.target.step(rows)
         try:
             inspection = self.target.inspect() if self.inspects and isinstance(self.target, Inspectable) else None
             self.watch.stepped(events, probe.take(), inspection)
         except Exception as error:  # looking must not become part of what is looked at
-            self.watch.why = f"looking at step {self.watch.step} raised {type(error).__name__}: {error}"
+            self.watch.why = f"looking at step {step} raised {type(error).__name__}: {error}"
         return events
