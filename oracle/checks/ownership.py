@@ -75,7 +75,7 @@ class _Books:
         slots: By running submission, its slot.
         cells: By running submission, as many of its tokens as went through the network or were there already.
         tokens: By submission, the tokens of its answer.
-        owed: By slot whose owner has ended and that was not said to be free, steps since.
+        owed: By slot whose owner has ended and that was not said to be free: that owner, and steps since.
         idle_bytes: As many as were allocated at the first idle moment.
     """
 
@@ -84,13 +84,13 @@ class _Books:
     slots: dict[int, int] = field(default_factory=dict)
     cells: dict[int, int] = field(default_factory=dict)
     tokens: Counter[int] = field(default_factory=Counter)
-    owed: dict[int, int] = field(default_factory=dict)
+    owed: dict[int, tuple[int, int]] = field(default_factory=dict)
     idle_bytes: int | None = None
 
     def enter(self, event: Event) -> None:
         """One event."""
         if isinstance(event, Stepped):
-            self.owed = {slot: steps + 1 for slot, steps in self.owed.items()}
+            self.owed = {slot: (who, steps + 1) for slot, (who, steps) in self.owed.items()}
         elif isinstance(event, Admitted):
             self.slots[event.submission], self.cells[event.submission] = event.slot, event.cached
             self.owed.pop(event.slot, None)
@@ -112,7 +112,7 @@ class _Books:
         elif isinstance(event, ENDS):
             slot = self.slots.pop(event.submission, None)
             if slot is not None:
-                self.owed[slot] = 0
+                self.owed[slot] = (event.submission, 0)
             self.stop_waiting(event.submission)
 
     def stop_waiting(self, submission: int) -> None:
@@ -165,12 +165,14 @@ def _amiss(audit: Audit, books: _Books) -> Iterator[Complaint]:
 def _retiring(audit: Audit, books: _Books) -> Iterator[Complaint]:
     """What an ended request may hold: only what it had, and only until the forward that was in flight has landed."""
     for holding in audit.retiring:
-        since = books.owed.get(holding.slot)
+        owed = books.owed.get(holding.slot)
         owner = holding.owners[0] if holding.owners else None
-        if since is None:
+        if owed is None:
             yield owner, f"slot {holding.slot} is kept for a forward in flight, but nobody who had it has ended"
-        elif since > RETIRING_STEPS_MAX:
-            yield owner, f"slot {holding.slot} is kept for a forward in flight {since} steps after its owner's end"
+        elif holding.owners != owed[:1]:
+            yield owner, f"slot {holding.slot} is kept for {list(holding.owners)}, but it was request #{owed[0]}'s"
+        elif owed[1] > RETIRING_STEPS_MAX:
+            yield owner, f"slot {holding.slot} is kept for a forward in flight {owed[1]} steps after its owner's end"
 
 
 def _pages(pages: Pages, holdings: tuple[Holding, ...], books: _Books) -> Iterator[Complaint]:
