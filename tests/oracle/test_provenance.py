@@ -14,7 +14,21 @@ from oracle.finding import Report, Verdict
 from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
-from targets.protocol import Attended, CheckName, Emitted, Event, Finished, How, Kind, Reason
+from targets.protocol import (
+    Admitted,
+    Attended,
+    CheckName,
+    Emitted,
+    Event,
+    Finished,
+    How,
+    Kind,
+    Preempted,
+    Reason,
+    Request,
+    Schedule,
+    Submit,
+)
 from targets.protocol.tags import NEVER, pack
 from tests.oracle.handmade import LIFE, asked, case_of, report_of
 from tests.quality.planting import plant
@@ -102,6 +116,79 @@ def test_the_layer_is_named_and_only_the_first_forward_is_reported() -> None:
     (finding,) = told.findings
     assert "layer 3 sees cell 1" in finding.evidence[0]
     assert finding.actual is None
+
+
+# Cells that were there already: #1 begins as #0 did, and was admitted with some of its cells
+
+
+def sharing(
+    mine: tuple[int, ...] = (1, 2, 3, 9),
+    theirs: tuple[int, ...] = (1, 2, 3, 4),
+    salts: tuple[int | None, int | None] = (None, None),
+    cached: int | None = 3,
+    tags: tuple[int, ...] | None = None,
+) -> Report:
+    """What is said where #1 sees three cells that were written for #0, and then its own one (or those of `tags`)."""
+    schedule = Schedule(
+        ops=tuple(
+            Submit(Request(prompt=prompt, max_new_tokens=3, salt=salt))
+            for prompt, salt in zip((theirs, mine), salts, strict=True)
+        )
+    )
+    seen = report((1, list(tags or (*own(0, 0, 1, 2), *own(1, 3))), [True] * 4))
+    admitted = [] if cached is None else [Admitted(1, 1, cached)]
+    events = (Admitted(0, 0), Emitted(0, 5), *admitted, seen, Emitted(1, 6))
+    return report_of(provenance, case_of(schedule, events))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="the same tokens"),
+        pytest.param({"salts": (7, 7)}, id="the same salt"),
+        pytest.param({"cached": 4, "mine": (1, 2, 3, 4, 5), "tags": own(0, 0, 1, 2, 3)}, id="all of them"),
+        pytest.param(
+            {"cached": 5, "mine": (1, 2, 3, 4, 5, 6), "tags": (*own(0, 1, 2, 3, 4),)}, id="a token of the other's answer too"
+        ),
+        pytest.param(
+            {"tags": (pack(0, 1, 0, How.COPIED), *own(0, 1, 2, generation=9), *own(1, 3))}, id="whoever wrote it, however"
+        ),
+        pytest.param({"tags": own(1, 0, 1, 2, generation=4) + own(1, 3)}, id="its own, of before it was preempted"),
+    ],
+)
+def test_what_was_cached_for_a_row_and_written_for_the_same_tokens_and_salt_is_its_own(changes: dict[str, Any]) -> None:
+    told = sharing(**changes)
+    assert (told.findings, told.cells) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources"),
+    [
+        pytest.param({"mine": (1, 2, 8, 9)}, (0,), id="other tokens"),
+        pytest.param({"mine": (8, 2, 3, 9)}, (0,), id="other tokens before it"),
+        pytest.param({"salts": (7, 8)}, (0,), id="another salt"),
+        pytest.param({"salts": (None, 0)}, (0,), id="a salt and none"),
+        pytest.param({"cached": 2}, (0,), id="beyond what was cached"),
+        pytest.param({"cached": 0}, (0,), id="nothing was cached"),
+        pytest.param({"cached": None}, (0,), id="it was never admitted"),
+        pytest.param({"cached": 4, "tags": (*own(0, 0, 1), NEVER, *own(1, 3))}, (), id="never written"),
+        pytest.param({"cached": 3, "tags": (*own(0, 0, 1), *own(5, 2), *own(1, 3))}, (5,), id="of somebody who is not there"),
+        pytest.param({"tags": own(1, 0, 1, 2) + own(1, 3, generation=0)}, (), id="its own of an earlier owner, not cached"),
+    ],
+)
+def test_what_was_written_for_another_is_a_leak_where_tokens_or_salts_differ_or_it_was_not_cached(
+    changes: dict[str, Any], sources: tuple[int, ...]
+) -> None:
+    (finding,) = sharing(**changes).findings
+    assert (finding.kind, finding.submission, finding.sources) == (Kind.LEAK, 1, sources)
+
+
+def test_only_the_last_admission_says_what_is_cached() -> None:
+    seen = report((1, [*own(0, 0, 1), *own(1, 2)], [True] * 3))
+    schedule = asked((1, 2, 3), (1, 2, 4))
+    events = (Admitted(0, 0), Admitted(1, 1, 2), seen, Preempted(1, 1), Admitted(1, 1), seen)
+    (finding,) = report_of(provenance, case_of(schedule, events)).findings
+    assert finding.event == 5
 
 
 GOOD = {
