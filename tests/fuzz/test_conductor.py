@@ -20,6 +20,8 @@ from targets.protocol import (
     Finished,
     Freed,
     Op,
+    Preempted,
+    Prefilled,
     Reason,
     Refused,
     Request,
@@ -280,3 +282,93 @@ class Deaf(Chatty):
 @pytest.mark.parametrize("target", [Chatty, Deaf])
 def test_a_target_that_says_much_and_does_nothing_is_stalled(target: type[Honest]) -> None:
     assert isinstance(last(played(target, ask(), ask())), Stalled)
+
+
+class Chunked(Honest):
+    """Takes a prompt in pieces of one token, a piece a step."""
+
+    def __init__(self, opened: int) -> None:
+        super().__init__(opened)
+        self.cells: dict[int, int] = {}
+
+    def advance(self, submission: int) -> list[Event]:
+        cells = self.cells[submission] = self.cells.get(submission, 0) + 1
+        if cells < len(self.live[submission].prompt):
+            return [Prefilled(submission, cells)]
+        return super().advance(submission)
+
+
+class Recomputing(Chunked):
+    """Preempts a request when all its prompt but one token was run, so many times, and starts it again."""
+
+    times = 1
+
+    def __init__(self, opened: int) -> None:
+        super().__init__(opened)
+        self.preempted: dict[int, int] = {}
+
+    def advance(self, submission: int) -> list[Event]:
+        request, before = self.live[submission], self.preempted.get(submission, 0)
+        if self.cells.get(submission, 0) == len(request.prompt) - 1 and before < self.times:
+            self.preempted[submission] = before + 1
+            self.cells[submission] = 0
+            return [Preempted(submission, submission), Admitted(submission, submission)]
+        return super().advance(submission)
+
+
+class RecomputingForEver(Recomputing):
+    times = 10_000
+
+
+class SameCells(Honest):
+    """Runs the same piece of a prompt for ever."""
+
+    def advance(self, submission: int) -> list[Event]:
+        return [Prefilled(submission, 1)]
+
+
+class FoundAgain(Honest):
+    """Preempts a request in every step and finds all of its cells again, which moves nothing."""
+
+    def advance(self, submission: int) -> list[Event]:
+        return [Preempted(submission, submission), Admitted(submission, submission, cached=3)]
+
+
+def long(tokens: int, new: int = 3) -> Submit:
+    return Submit(Request(prompt=(1,) * tokens, max_new_tokens=new))
+
+
+def answered(trace: Trace) -> list[int]:
+    """Who ended well."""
+    assert not any(isinstance(event, Stalled | Crashed) for event in trace)
+    return sorted(event.submission for event in trace if isinstance(event, Finished))
+
+
+@pytest.mark.parametrize("tokens", [2, IDLE_STEPS_MAX + 1, 200])
+def test_a_long_prompt_in_pieces_is_no_standstill(tokens: int) -> None:
+    assert answered(played(Chunked, long(tokens), long(tokens + 1))) == [0, 1]
+
+
+@pytest.mark.parametrize("tokens", [2, 10, 60])
+def test_going_through_its_tokens_again_after_a_preemption_is_no_standstill(tokens: int) -> None:
+    assert answered(played(Recomputing, long(tokens))) == [0]
+    assert answered(played(Recomputing, long(tokens), long(3), long(tokens))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("target", [SameCells, RecomputingForEver, FoundAgain])
+def test_doing_the_same_over_and_over_is_a_standstill(target: type[Honest]) -> None:
+    trace = played(target, long(10), long(12))
+    assert isinstance(last(trace), Stalled)
+    assert last(trace) == Stalled((0, 1), IDLE_STEPS_MAX)
+    assert steps(trace) < 60
+
+
+def test_the_same_cells_for_ever_stall_nobody_while_another_request_gets_on() -> None:
+    class OneOfThem(SameCells):
+        def advance(self, submission: int) -> list[Event]:
+            return Honest.advance(self, submission) if submission == 1 else super().advance(submission)
+
+    trace = played(OneOfThem, long(2), long(2, new=30))
+    assert [event.submission for event in trace if isinstance(event, Finished)] == [1]
+    assert isinstance(last(trace), Stalled)
+    assert last(trace).submissions == (0,)  # type: ignore[union-attr]

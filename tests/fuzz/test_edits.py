@@ -48,6 +48,18 @@ def test_a_request_leaves_with_every_op_that_names_it_and_the_later_ones_move_do
     assert drop_request(THREE, 2).ops == (A, B, Step(2, rows=(0, 1)), Cancel(1), Step(1, rows=(1,)), Cancel(0))
 
 
+def test_one_more_answer_is_to_the_same_request_when_another_goes_and_to_none_when_that_one_does() -> None:
+    first, second = (Submit(Request(prompt=(token,), max_new_tokens=2)) for token in (1, 2))
+    more = Submit(Request(prompt=(2,), max_new_tokens=2, sample_of=1))
+    schedule = Schedule(ops=(first, second, Step(), more, Submit(Request(prompt=(1,), max_new_tokens=2, sample_of=0))))
+    siblings = [
+        [request.sample_of for request in submissions(drop_request(schedule, gone))] for gone in range(4)
+    ]
+    assert siblings == [[None, 0, None], [None, None, 0], [None, None, 0], [None, None, 1]]
+    for gone in range(4):
+        check_references(drop_request(schedule, gone))
+
+
 def test_only_the_named_requests_are_kept() -> None:
     assert keep_requests(THREE, {2}).ops == (C, Wait(0, 3), Cancel(0))
     assert keep_requests(THREE, {0, 1, 2}) == THREE

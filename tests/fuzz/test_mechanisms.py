@@ -9,7 +9,21 @@ import pytest
 from fuzz.conductor import replay
 from fuzz.mechanisms import MECHANISMS, mechanisms
 from targets.decoder import DecoderFactory
-from targets.protocol import Cancel, Op, Request, Sampling, Schedule, Setting, Step, Submit, Wait
+from targets.models import Model
+from targets.protocol import (
+    Audited,
+    Cancel,
+    Op,
+    Preempted,
+    Request,
+    Sampling,
+    Schedule,
+    Setting,
+    Step,
+    Stepped,
+    Submit,
+    Wait,
+)
 
 
 def ask(*prompt: int, new: int = 3, **extras: object) -> Submit:
@@ -76,3 +90,35 @@ def test_a_mechanism_fires_in_its_story(slots: DecoderFactory, name: str) -> Non
 def test_none_fires_where_nothing_happens(slots: DecoderFactory, ops: Sequence[Op]) -> None:
     schedule = Schedule(ops=tuple(ops), settings={"slot_order": "fifo"})
     assert not +mechanisms(schedule, replay(slots, schedule))
+
+
+CROWD = [ask(*range(start, start + 9), new=10) for start in (20, 40, 60)]
+FEW_PAGES: dict[str, Setting] = {"page_size": 4, "pool_tokens": 32}
+
+
+def test_what_a_target_says_that_it_did_is_counted_as_it_was_at_the_end(tiny: Model) -> None:
+    factory = DecoderFactory(tiny, name="pages")
+    schedule = Schedule(ops=tuple(CROWD), settings=FEW_PAGES)
+    trace = replay(factory, schedule)
+    told = [event.audit.counts for event in trace if isinstance(event, Audited)]
+    fired = mechanisms(schedule, trace)
+    assert told[-1]["preempted"] == fired["preempted"] == sum(isinstance(event, Preempted) for event in trace) > 0
+    assert {name: fired[name] for name in told[-1]} == told[-1]
+    assert "copied_on_write" in told[-1], "what never happened is told of as well"
+
+
+def test_without_accounts_nothing_is_counted_that_only_the_target_can_tell(tiny: Model) -> None:
+    schedule = Schedule(ops=tuple(CROWD), settings=FEW_PAGES)
+    trace = tuple(event for event in replay(DecoderFactory(tiny, name="pages"), schedule) if not isinstance(event, Audited))
+    assert "preempted" not in mechanisms(schedule, trace)
+
+
+@pytest.mark.parametrize(("victim", "state"), [(2, "cancel_queued"), (1, "cancel_preempted"), (0, "cancel_last_step")])
+def test_a_cancel_is_counted_by_the_state_that_it_meets(tiny: Model, victim: int, state: str) -> None:
+    factory = DecoderFactory(tiny, name="pages")
+    plain = replay(factory, Schedule(ops=tuple(CROWD), settings=FEW_PAGES))
+    before = plain[: next(index for index, event in enumerate(plain) if isinstance(event, Preempted))]
+    steps = sum(isinstance(event, Stepped) for event in before)
+    schedule = Schedule(ops=(*CROWD, Step(steps), Cancel(victim)), settings=FEW_PAGES)
+    fired = mechanisms(schedule, replay(factory, schedule))
+    assert {name: count for name, count in fired.items() if name.startswith("cancel") and count} == {state: 1}
