@@ -282,13 +282,19 @@ def _checksum(attention: Attention) -> int:
     for cells in (attention.keys, attention.values):
         if cells is not None:
             steps = _CHECKSUM_STEPS.get(cells.dtype, _CHECKSUM_STEPS_HALF)
-            whole = (_distinct(cells[0, :, seen]).double() * steps).nan_to_num().clamp(-(2.0**53), 2.0**53).round().to(torch.int64)
+            whole = (
+                (_distinct(cells[0, :, seen]).double() * steps)
+                .nan_to_num()
+                .clamp(-(2.0**53), 2.0**53)
+                .round()
+                .to(torch.int64)
+            )
             total = zlib.crc32(whole.contiguous().cpu().numpy().tobytes(), total)
     return total
 
 
 def _distinct(cells: torch.Tensor) -> torch.Tensor:
-    """[H, n, D] without the heads that only repeat the one before them: for some forwards they are repeated, for some not."""
+    """[H, n, D] without the heads that only repeat the one before: for some forwards they are repeated, for some not."""
     heads = len(cells)
     for times in range(heads, 1, -1):
         if heads % times == 0 and torch.equal(cells[::times].repeat_interleave(times, dim=0), cells):

@@ -16,7 +16,7 @@ _NO_SALT = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """What a page holds: its key, what the page before it holds (None for a first one), the salt, the tokens of its cells."""
+    """What a page holds: its key, what the page before it holds (None for a first one), the salt, its cells' tokens."""
 
     key: int
     before: Entry | None

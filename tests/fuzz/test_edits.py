@@ -52,9 +52,7 @@ def test_one_more_answer_is_to_the_same_request_when_another_goes_and_to_none_wh
     first, second = (Submit(Request(prompt=(token,), max_new_tokens=2)) for token in (1, 2))
     more = Submit(Request(prompt=(2,), max_new_tokens=2, sample_of=1))
     schedule = Schedule(ops=(first, second, Step(), more, Submit(Request(prompt=(1,), max_new_tokens=2, sample_of=0))))
-    siblings = [
-        [request.sample_of for request in submissions(drop_request(schedule, gone))] for gone in range(4)
-    ]
+    siblings = [[request.sample_of for request in submissions(drop_request(schedule, gone))] for gone in range(4)]
     assert siblings == [[None, 0, None], [None, None, 0], [None, None, 0], [None, None, 1]]
     for gone in range(4):
         check_references(drop_request(schedule, gone))

@@ -42,7 +42,12 @@ LIFE: tuple[Op, ...] = (
 )
 """Somebody begins as another did, one stops at once, one is cancelled, and one has a prompt longer than a window."""
 MODES: dict[str, tuple[str, str, dict[str, Setting], tuple[Op, ...]]] = {
-    "what an ended request left": ("tiny", "pages", {"page_size": 4}, (ask(*PROMPT), Step(5), ask(*PROMPT, 5), ask(*PROMPT[:6], 9))),
+    "what an ended request left": (
+        "tiny",
+        "pages",
+        {"page_size": 4},
+        (ask(*PROMPT), Step(5), ask(*PROMPT, 5), ask(*PROMPT[:6], 9)),
+    ),
     "answers to one prompt": ("tiny", "pages", {"page_size": 4}, (ask(*PROMPT), ask(*PROMPT, sample_of=0, forced=(3,)))),
     "preempted": ("tiny", "pages", {**SMALL, "prefix_cache": False}, CROWD),
     "preempted, found again": ("tiny", "pages", SMALL, CROWD),

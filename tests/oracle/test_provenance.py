@@ -172,7 +172,9 @@ def test_what_was_cached_for_a_row_and_written_for_the_same_tokens_and_salt_is_i
         pytest.param({"cached": 0}, (0,), id="nothing was cached"),
         pytest.param({"cached": None}, (0,), id="it was never admitted"),
         pytest.param({"cached": 4, "tags": (*own(0, 0, 1), NEVER, *own(1, 3))}, (), id="never written"),
-        pytest.param({"cached": 3, "tags": (*own(0, 0, 1), *own(5, 2), *own(1, 3))}, (5,), id="of somebody who is not there"),
+        pytest.param(
+            {"cached": 3, "tags": (*own(0, 0, 1), *own(5, 2), *own(1, 3))}, (5,), id="of somebody who is not there"
+        ),
         pytest.param({"tags": own(1, 0, 1, 2) + own(1, 3, generation=0)}, (), id="its own of an earlier owner, not cached"),
     ],
 )

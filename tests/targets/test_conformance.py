@@ -16,7 +16,6 @@ from targets.protocol import Control, Event, Factory, Preempted, Request, Settin
 from tests.targets import conformance
 
 
-
 class SetUp:
     """A factory like another one, whose targets are opened with other defaults."""
 

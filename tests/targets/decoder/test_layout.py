@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from targets.decoder import Layout, SlotStore, plan_bytes
+from targets.decoder.knobs import knobs_of
 from targets.models import LayerPlan, Model, Plan, find_model
 from targets.protocol import Setting, with_defaults
-from targets.decoder.knobs import knobs_of
 
 
 def layout_of(model: Model, **settings: Setting) -> Layout:

@@ -163,7 +163,9 @@ def answers(paged: DecoderFactory, *asked: Request, **settings: Setting) -> tupl
     return submit(decoder, *asked) + drain(decoder), decoder
 
 
-@pytest.mark.parametrize("settings", [{}, {"pipelined": True}, {"step_tokens_max": 4}, {"pipelined": True, "pad_batch": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"pipelined": True}, {"step_tokens_max": 4}, {"pipelined": True, "pad_batch": True}]
+)
 def test_answers_to_one_prompt_share_its_pages_and_are_those_of_requests_apart(
     paged: DecoderFactory, settings: dict[str, Setting]
 ) -> None:

@@ -59,7 +59,7 @@ def test_a_result_comes_one_step_after_its_launch(slotted: DecoderFactory) -> No
 
 def test_forced_tokens_are_fed_on_and_not_the_chosen_ones(slotted: DecoderFactory) -> None:
     asked = request(1, 2, 3, new=6, forced=(9, 200, 17, 5))
-    decoder, events = given(slotted, asked, pipelined=True)
+    _, events = given(slotted, asked, pipelined=True)
     assert tokens(events)[0][:4] == (9, 200, 17, 5)
     assert tokens(events)[0][:4] != tuple(alone(slotted, request(1, 2, 3, new=4)).argmax(-1).tolist())
     assert close(logits(events, 0), alone(slotted, asked))

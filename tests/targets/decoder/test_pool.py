@@ -10,7 +10,9 @@ from targets.decoder.pool import Pool
 from targets.decoder.prefix import PrefixIndex
 
 PAGES = 5
-MOVES = st.lists(st.tuples(st.sampled_from(["take", "publish", "retain", "release", "settle"]), st.integers(0, 11)), max_size=40)
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["take", "publish", "retain", "release", "settle"]), st.integers(0, 11)), max_size=40
+)
 
 
 def pool_of(pages: int = PAGES, order: str = "lifo", grouped: bool = False) -> tuple[Pool, list[int]]:
