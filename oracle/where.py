@@ -324,6 +324,9 @@ def _stall(victim: int, trace: Trace) -> str:
     audits = [event.audit for event in trace if isinstance(event, Audited)]
     if not audits:
         return "is never admitted"
+    pages = audits[-1].pages
+    if audits[-1].free and pages is not None and not (pages.free or pages.cached):
+        return "is never admitted: slots are free, and no page is"
     if audits[-1].free:
         return "is never admitted though slots are free"
     if all(ended.issuperset(holding.owners) for holding in audits[-1].held):

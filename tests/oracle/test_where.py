@@ -15,6 +15,8 @@ from targets.protocol import (
     Finished,
     Holding,
     Kind,
+    Pages,
+    Preempted,
     Reason,
     Trace,
 )
@@ -252,7 +254,18 @@ def test_the_site_of_a_complaint_has_no_numbers() -> None:
             "is never admitted: ended requests hold every slot",
         ),
         ((Audited(Audit((Holding(0, (0,), 1, 1),), (), (1,), 1)),), "is never admitted: every slot is held"),
+        (
+            (Audited(Audit((), (0,), (1,), 1, pages=Pages(4, 1, (), (), ((0, 1),)))),),
+            "is never admitted: slots are free, and no page is",
+        ),
+        (
+            (Audited(Audit((), (0,), (1,), 1, pages=Pages(4, 1, (), (0,), ()))),),
+            "is never admitted though slots are free",
+        ),
         ((Admitted(1, 0),), "is admitted and gets no token"),
+        ((Admitted(1, 0), Emitted(1, 5), Preempted(1, 0)), "is preempted and never admitted again"),
+        ((Admitted(1, 0), Preempted(1, 0), Admitted(1, 0)), "is admitted and gets no token"),
+        ((Admitted(1, 0), Emitted(1, 5), Preempted(1, 0), Admitted(1, 0)), "gets tokens and does not end"),
         ((Admitted(1, 0), Emitted(1, 5)), "gets tokens and does not end"),
     ],
 )
