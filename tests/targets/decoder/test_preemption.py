@@ -116,7 +116,7 @@ def test_a_preempted_request_that_is_cancelled_leaves_nothing_behind(paged: Deco
 
 LIVES = st.lists(
     st.tuples(
-        st.integers(1, 14),  # tokens of the prompt
+        st.sampled_from([1, 2, 4, 7, 8, 9, 14]),  # tokens of the prompt
         st.integers(1, 10),  # new ones
         st.integers(0, 3),  # steps before it comes
         st.sampled_from([None, None, 1, 3, 6]),  # steps after which it is cancelled
@@ -135,6 +135,7 @@ KNOBS = st.fixed_dictionaries(
         "page_order": st.sampled_from(["lifo", "fifo"]),
         "step_tokens_max": st.sampled_from([0, 1, 5]),
         "slots": st.integers(1, 4),
+        "pad_batch": st.booleans(),
     }
 )
 
@@ -167,7 +168,8 @@ def test_in_the_smallest_pool_that_lets_all_in_the_oldest_never_gives_way_and_al
 
     for who, (length, new, wait, cancelled, alike) in enumerate(lives):
         first = 10 if alike else 10 + 20 * who
-        asked.append(request(*range(first, first + length), new=new))
+        sibling = 0 if alike and who else None
+        asked.append(request(*range(first, first + length), new=new, sample_of=sibling))
         events += decoder.submit(who, asked[-1])
         if cancelled is not None:
             ends[who] = steps + wait + cancelled
