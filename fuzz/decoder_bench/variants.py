@@ -25,8 +25,8 @@ class Opened(NamedTuple):
 
 STORES = (
     Variant("slots", "slots", {}),
-    Variant("pages", "pages", {"prefix_cache": False, "pool_tokens": 65_536}),
-    Variant("pages, shared", "pages", {"pool_tokens": 65_536}),
+    Variant("pages", "pages", {"prefix_cache": False}),
+    Variant("pages, shared", "pages", {}),
     Variant("private", "private", {}),
     Variant("private, cat", "private", {"growth": "cat"}),
 )
@@ -41,8 +41,8 @@ REUSE = (
 """What happens to a slot that gets a new owner. The first is what the others are compared with."""
 
 PAGES = (
-    Variant("16", "pages", {"pool_tokens": 65_536}),
-    *(Variant(str(size), "pages", {"page_size": size, "pool_tokens": 65_536}) for size in (1, 4, 8, 32)),
+    Variant("16", "pages", {}),
+    *(Variant(str(size), "pages", {"page_size": size}) for size in (1, 4, 8, 32)),
     Variant("no pages", "slots", {}),
 )
 """Page sizes. The first is what the others are compared with."""
