@@ -133,6 +133,9 @@ def replay(
         if one.finding is not None and one.schedule is not None:
             click.echo(format_finding(one.finding))
             click.echo("\n".join("    " + line for line in format_schedule(one.schedule).splitlines()))
+        if one.dispute:
+            click.echo("    its answer is not the isolated one all the same:")
+            click.echo("\n".join("    " + line for line in one.dispute))
     replayer.close()
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))

@@ -12,6 +12,7 @@ from targets.protocol import (
     Asked,
     Audited,
     Cancel,
+    Control,
     Emitted,
     Finished,
     Freed,
@@ -60,6 +61,13 @@ MECHANISMS = (
     "logprobs",
 )
 """Every mechanism that is counted for any target, in the order of the report."""
+SAMPLED = ("sampled", "penalised", "biased", "min_new_tokens", "stop_sequence", "logprobs")
+
+
+def possible(control: Control) -> list[str]:
+    """The mechanisms that a target with this control can be made to show."""
+    out_of_reach = {*(() if control.sampling else SAMPLED), *(() if control.rows else ("rows_named",))}
+    return [name for name in MECHANISMS if name not in out_of_reach]
 
 
 def mechanisms(schedule: Schedule, trace: Trace) -> Counter[str]:

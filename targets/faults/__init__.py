@@ -62,4 +62,4 @@ def _check_names(names: Sequence[str], known: Collection[str]) -> None:
             raise BadInput("fault", "named once", name, "--fault")
 
 
-__all__ = ["FAULTS", "Fault", "Probe", "QUIRKS", "Quirk", "find_faults", "find_plants", "planted"]
+__all__ = ["FAULTS", "Fault", "Probe", "QUIRKS", "Quirk", "built_in", "find_faults", "find_plants", "planted"]

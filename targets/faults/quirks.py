@@ -55,5 +55,6 @@ QUIRKS = (
         doc="the order in which projections are summed depends on the number of rows; in narrow types tokens flip",
         mixins={"runner": BatchSizedRunner},
         models=tuple(name for name in PREFILLS_TOGETHER if name != "tiny-gpt2"),
+        targets=("slots", "pages", "private"),
     ),
 )
