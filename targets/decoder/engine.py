@@ -7,7 +7,7 @@ to another while a forward with it is in flight.
 
 Everything a request was given is given back in `give_back` and nowhere else; what a forward in flight still writes to is
 given back when that has landed. Where the store runs out of room, the youngest requests are preempted, and the oldest one
-never is: it always advances.
+never is, so that somebody always gets on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Planner: how many tokens of each row go into a step's forward.
 
-Whoever decodes has its one token before any prompt has more: a step's budget of tokens delays prompts, not answers.
+Whoever decodes has its one token before any prompt has more: a step's budget of tokens delays prompts, not answers. A prompt
+of one token waits behind those before it like any other, or a stream of such would hold up a longer one for ever.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Planner:
         """Sets each request's share: one token for those that decode, then what is left of the budget for prompts."""
         budget = self.step_tokens_max
         due = {each.submission: self.due(each) for each in named}
-        for each in sorted(named, key=lambda it: due[it.submission] > 1):
+        for each in sorted(named, key=lambda it: due[it.submission] > 1 or it.fed < len(it.request.prompt)):
             share = min(due[each.submission], self.most(each.fed))
             each.share = share if budget is None else min(share, budget)
             budget = None if budget is None else budget - each.share

@@ -45,6 +45,19 @@ def test_a_prompt_goes_through_in_pieces_beside_decodes_which_come_first(slotted
     assert decoder.audit().counts["chunked"] == 2
 
 
+@pytest.mark.parametrize("settings", [{}, {"pipelined": True}], ids=str)
+def test_a_stream_of_prompts_of_one_token_holds_up_no_longer_one(
+    slotted: DecoderFactory, settings: dict[str, Setting]
+) -> None:
+    decoder = slotted.open({"step_tokens_max": 1, "slots": 2, **settings})
+    asked = request(*range(30, 36), new=2)
+    events = submit(decoder, asked)
+    for who in range(1, 12):
+        events += submit(decoder, request(who, new=3), start=who) + decoder.step()
+    assert 0 not in decoder.live
+    assert close(logits(events, 0), alone(slotted, asked))
+
+
 def test_a_piece_is_counted_once_though_it_is_planned_twice(paged: DecoderFactory) -> None:
     decoder = paged.open({"step_tokens_max": 4, "pipelined": True, "page_size": 4, "pool_tokens": 20})
     submit(decoder, request(*range(30, 46), new=2), request(5, 6, new=2))
