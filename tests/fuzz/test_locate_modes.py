@@ -84,7 +84,7 @@ def test_nothing_departs_on_a_clean_target(mode: str) -> None:
     [
         ("in flight", "late-token", Kind.LEAK, "result: another request's, of an earlier step"),
         ("a ring", "late-token", Kind.LEAK, "result: another request's, of an earlier step"),
-        ("everything", "result-by-row", Kind.LEAK, "result: another request's, of the same step"),
+        ("everything", "late-token", Kind.LEAK, "result: another request's, of an earlier step"),
         ("everything", "mask-to-longest", Kind.INTERFERENCE, "mask: cells that are not its own"),
         ("pieces", "mask-to-longest", Kind.INTERFERENCE, "mask: cells that are not its own"),
         ("padded", "position-of-longest", Kind.INTERFERENCE, "query: position"),
