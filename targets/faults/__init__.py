@@ -6,7 +6,20 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, recurrent, rows, sampling
+from targets.faults import (
+    batching,
+    cache,
+    geometry,
+    kept,
+    lifecycle,
+    pages,
+    pool,
+    prefixes,
+    quirks,
+    recurrent,
+    rows,
+    sampling,
+)
 from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
 
@@ -21,6 +34,9 @@ FAULTS: dict[str, Fault] = {
         *recurrent.FAULTS,
         *kept.FAULTS,
         *sampling.FAULTS,
+        *pool.FAULTS,
+        *pages.FAULTS,
+        *prefixes.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
