@@ -10,10 +10,12 @@ from targets.faults import (
     batching,
     cache,
     geometry,
+    inflight,
     kept,
     lifecycle,
     pages,
     pool,
+    preempt,
     prefixes,
     quirks,
     recurrent,
@@ -37,6 +39,8 @@ FAULTS: dict[str, Fault] = {
         *pool.FAULTS,
         *pages.FAULTS,
         *prefixes.FAULTS,
+        *inflight.FAULTS,
+        *preempt.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
