@@ -9,10 +9,13 @@ from targets.decoder import Parts
 from targets.faults import (
     batching,
     cache,
+    chunks,
     geometry,
     inflight,
     kept,
     lifecycle,
+    memory,
+    padrows,
     pages,
     pool,
     preempt,
@@ -21,6 +24,7 @@ from targets.faults import (
     recurrent,
     rows,
     sampling,
+    windows,
 )
 from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
@@ -41,6 +45,10 @@ FAULTS: dict[str, Fault] = {
         *prefixes.FAULTS,
         *inflight.FAULTS,
         *preempt.FAULTS,
+        *chunks.FAULTS,
+        *windows.FAULTS,
+        *padrows.FAULTS,
+        *memory.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
