@@ -9,7 +9,7 @@ import torch
 from targets.decoder import Layout, Rows, Runner, SlotStore
 from targets.faults.bank import Fault, Probe, at_once, request
 from targets.models import Plan
-from targets.protocol import CheckName, Kind
+from targets.protocol import CheckName, Kind, Setting
 
 
 class RingRunner(Runner):
@@ -112,7 +112,7 @@ class ShortRingStore(SlotStore):
 
 
 _MODELS = ("tiny-mistral", "tiny-gemma3")
-_RING = {"window": "ring", "ring_append_max": 4}
+_RING: dict[str, Setting] = {"window": "ring", "ring_append_max": 4}
 _ISOLATION = (CheckName.ISOLATION,)
 _LEAKS = (CheckName.ISOLATION, CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE)
 _LONG = request((1,) * 20, 1)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from targets.decoder import DECODERS, Decoder, DecoderFactory, Parts
+from targets.decoder import DECODERS, Decoder, DecoderFactory, PageStore, Parts, Pool
 from targets.faults import FAULTS, Probe, planted
 from targets.models import Model
 from tests.targets.decoder.driving import drain, request, submit, tokens
@@ -71,3 +71,19 @@ def test_two_stores_that_share_everything_are_planted_together_and_both_are_reac
     submit(decoder, request(1, new=2), request(2, new=3))
     drain(decoder)
     assert all(probe.changed for probe in probes.values())
+
+
+def test_two_faults_of_one_pool_are_planted_together_and_both_are_reached(tiny: Model) -> None:
+    probes = {name: Probe() for name in ("freed-still-found", "evicted-still-found")}
+    parts = None
+    for name, probe in probes.items():
+        parts = FAULTS[name].plant(parts, probe)
+    decoder = DecoderFactory(tiny, parts, "pages").open({"page_size": 1, "pool_tokens": 2})
+    clean = DecoderFactory(tiny, name="pages").open({})
+    for name, prompt in enumerate(((1,), (3, 4), (1, 2))):
+        decoder.submit(name, request(*prompt, new=1))
+    drain(decoder)
+    assert probes["freed-still-found"].changed
+    assert isinstance(decoder.store, PageStore) and isinstance(clean.store, PageStore)
+    assert len(type(decoder.store.pool).__mro__) == len(Pool.__mro__) + 4, "each stands in front of what was there"
+    assert type(clean.store.pool) is Pool, "and the pool's own class is as it was"
