@@ -114,6 +114,8 @@ class Watch:
         for event in events:
             if isinstance(event, Admitted):
                 self.slots[event.submission] = event.slot
+                if event.submission == self.victim:
+                    self.run = event.cached  # the others of its tokens were run already, or for somebody else
             elif isinstance(event, Freed | Finished | Refused):
                 self.slots.pop(event.submission, None)
 

@@ -118,7 +118,6 @@ class FloatMaskRunner(Runner):
         )
 
 
-_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE, CheckName.ISOLATION)
 _PROMPT = at_once(request((1, 2), 1))
 
 FAULTS = (
@@ -152,7 +151,7 @@ FAULTS = (
             Kind.WRONG_ALONE: _PROMPT,
             Kind.LEAK: at_once(request((1, 2), 2), sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(CheckName.ISOLATION, CheckName.SWAP, CheckName.RESIDUE),
     ),
     Fault(
         name="split-with-wrong-stride",

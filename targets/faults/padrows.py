@@ -63,7 +63,6 @@ class FirstRowsRunner(Runner):
         return logits[len(fill) :] if probe.honest else logits[: len(feeds)]
 
 
-_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE, CheckName.ISOLATION)
 _PADDED = {"pad_batch": True}
 _THREE = (request((1,), 1), request((2,), 1), request((3,), 1))
 
@@ -78,7 +77,7 @@ FAULTS = (
             Kind.INTERFERENCE: at_once(*_THREE),
             Kind.LEAK: at_once(*_THREE, sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         settings=_PADDED,
     ),
     Fault(
@@ -91,7 +90,7 @@ FAULTS = (
             Kind.INTERFERENCE: at_once(*_THREE, request((4,), 1), *_THREE),
             Kind.LEAK: at_once(*_THREE, request((4,), 1), *_THREE, sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         settings=_PADDED,
     ),
     Fault(
@@ -101,7 +100,7 @@ FAULTS = (
         doc="results are taken from the first row on, where rows that are nobody's stand",
         mixins={"runner": FirstRowsRunner},
         smallest={Kind.LEAK: at_once(*_THREE), Kind.INTERFERENCE: at_once(*_THREE)},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.ISOLATION),
         settings=_PADDED,
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from targets.decoder import Feed, Layout, PageStore, Rows, Runner
-from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, one_after_another, request, schedule
+from targets.faults.bank import Fault, Probe, at_once, one_after_another, request, schedule
 from targets.models import Plan
 from targets.protocol import CheckName, Kind, Request, Step, Submit
 
@@ -139,7 +139,7 @@ FAULTS = (
         doc="a page to which exactly two refer is written without being copied",
         mixins={"store": SharedWriteStore},
         smallest={Kind.LEAK: one_after_another(request((1, 2), 2), _ANOTHER, sanitize=True)},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -172,8 +172,7 @@ FAULTS = (
         doc="a prompt that was not found reads page 0 where another of its forward was found",
         mixins={"store": ZeroTableStore},
         smallest={Kind.LEAK: schedule(_FIRST, Step(), request((1, 2), 1), request((3,), 1))},
-        checks=_LEAKS,
-        models=PREFILLS_TOGETHER,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -187,7 +186,6 @@ FAULTS = (
             Kind.LEAK: at_once(_FIRST, sanitize=True),
         },
         checks=_LEAKS,
-        models=PREFILLS_TOGETHER,
         targets=_PAGES,
     ),
 )

@@ -146,7 +146,6 @@ class ParentFirstStore(PageStore):
 
 
 _OWNERSHIP = (CheckName.OWNERSHIP,)
-_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE, CheckName.ISOLATION)
 _PAGES = ("pages",)
 _FIRST, _AGAIN = request((1,), 1), request((1, 2), 1)
 
@@ -159,7 +158,7 @@ FAULTS = (
         doc="a page that nobody refers to is free, and still in the index",
         mixins={"store": FreedFoundStore},
         smallest={Kind.LEAK: one_after_another(_FIRST, request((3,), 1), _AGAIN)},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -169,7 +168,7 @@ FAULTS = (
         doc="an evicted page stays in the index, with what its next owner writes",
         mixins={"store": EvictedFoundStore},
         smallest={Kind.LEAK: at_once(_FIRST, request((3, 4), 1), _AGAIN, page_size=1, pool_tokens=2)},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(

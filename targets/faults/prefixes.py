@@ -214,7 +214,7 @@ FAULTS = (
         doc="a page that is found in part counts as found whole",
         mixins={"store": RoundedUpStore},
         smallest={Kind.LEAK: one_after_another(request((1, 2), 1), request((1, 3, 4), 1))},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -227,7 +227,7 @@ FAULTS = (
             Kind.INTERFERENCE: one_after_another(request((1,), 1), request((13, 1), 1), page_size=1),
             Kind.LEAK: one_after_another(request((1,), 1), request((13, 1), 1), page_size=1, sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -237,7 +237,7 @@ FAULTS = (
         doc="requests of unlike salts share pages",
         mixins={"store": SaltlessStore},
         smallest={Kind.LEAK: one_after_another(_SALTED, request((1, 2), 1), sanitize=True)},
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -250,7 +250,7 @@ FAULTS = (
             Kind.INTERFERENCE: one_after_another(request((1, 2), 1), request((2, 3), 1), page_size=1),
             Kind.LEAK: one_after_another(request((1, 2), 1), request((2, 3), 1), page_size=1, sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
     Fault(
@@ -287,6 +287,7 @@ FAULTS = (
             Kind.LEAK: one_after_another(request((1,), 1), request((1, _ANSWER, 2), 1), sanitize=True),
         },
         checks=_LEAKS,
+        models=("tiny",),  # whose own answer is asked on from
         targets=_PAGES,
     ),
     Fault(

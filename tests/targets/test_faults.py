@@ -84,6 +84,7 @@ def test_two_faults_of_one_pool_are_planted_together_and_both_are_reached(tiny: 
         decoder.submit(name, request(*prompt, new=1))
     drain(decoder)
     assert probes["freed-still-found"].changed
-    assert isinstance(decoder.store, PageStore) and isinstance(clean.store, PageStore)
+    assert isinstance(decoder.store, PageStore)
+    assert isinstance(clean.store, PageStore)
     assert len(type(decoder.store.pool).__mro__) == len(Pool.__mro__) + 4, "each stands in front of what was there"
     assert type(clean.store.pool) is Pool, "and the pool's own class is as it was"
