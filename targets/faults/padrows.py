@@ -65,6 +65,7 @@ class FirstRowsRunner(Runner):
 
 _PADDED = {"pad_batch": True}
 _THREE = (request((1,), 1), request((2,), 1), request((3,), 1))
+_FOUR = (request((1,), 2), request((2,), 1), request((3,), 2), request((4,), 2))
 
 FAULTS = (
     Fault(
@@ -87,8 +88,8 @@ FAULTS = (
         doc="rows that fill up a batch write to the slots of those who had their rows before",
         mixins={"runner": LeftoverRunner},
         smallest={
-            Kind.INTERFERENCE: at_once(*_THREE, request((4,), 1), *_THREE),
-            Kind.LEAK: at_once(*_THREE, request((4,), 1), *_THREE, sanitize=True),
+            Kind.INTERFERENCE: at_once(*_FOUR),
+            Kind.LEAK: at_once(*_FOUR, sanitize=True),
         },
         checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         settings=_PADDED,

@@ -118,6 +118,7 @@ class DecrementFirstStore(PageStore):
 _PAGES = ("pages",)
 _FIRST, _AGAIN = request((1,), 1), request((1, 2), 1)
 _ANOTHER = Submit(Request(prompt=(1, 2), max_new_tokens=2, sample_of=0))
+_ONE_MORE = Submit(Request(prompt=(1, 2), max_new_tokens=1, sample_of=0))
 
 FAULTS = (
     Fault(
@@ -148,7 +149,7 @@ FAULTS = (
         mixins={"store": DecrementFirstStore},
         smallest={
             Kind.OWNERSHIP: one_after_another(request((1, 2), 2), _ANOTHER, prefix_cache=False),
-            Kind.LEAK: one_after_another(request((1, 2), 2), _ANOTHER, prefix_cache=False, sanitize=True),
+            Kind.LEAK: one_after_another(request((1, 2), 2), _ONE_MORE, sanitize=True),
         },
         checks=(CheckName.OWNERSHIP, CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE),
         settings={"references": "grouped"},
