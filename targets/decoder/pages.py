@@ -18,7 +18,7 @@ from targets.decoder.rows import Rows
 from targets.decoder.store import Saved, States, Store
 from targets.models import Plan
 from targets.protocol import Pages
-from targets.protocol.tags import NEVER, How, pack, retagged, rewritten
+from targets.protocol.tags import NEVER, SUBMISSION_SHIFT, How, pack, retagged, rewritten
 
 COUNTED = ("hits", "hits_partial", "forked", "copied_on_write", "evicted", "swapped_out", "swapped_in")
 
@@ -288,7 +288,9 @@ class PageStore(Store):
         owner = pack(submission, self.generations[slot])
         for layer, keys, values in zip(self.plan.attending, saved.keys, saved.values, strict=True):
             if saved.tags:
-                rows.tags = retagged(saved.tags[layer].to(device), owner, How.SWAPPED_IN)
+                tags = saved.tags[layer].to(device)  # others' cells, which it shared, stay theirs
+                own = tags >> SUBMISSION_SHIFT == submission
+                rows.tags = torch.where(own, retagged(tags, owner, How.SWAPPED_IN), rewritten(tags, How.SWAPPED_IN))
             self.write(layer, keys.to(device)[None], values.to(device)[None], rows)
         self.lengths[slot] = saved.cells
         self.counts["swapped_in"] += 1

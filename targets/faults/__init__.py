@@ -6,7 +6,27 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 from collections.abc import Collection, Sequence
 
 from targets.decoder import Parts
-from targets.faults import batching, cache, geometry, kept, lifecycle, quirks, recurrent, rows, sampling
+from targets.faults import (
+    batching,
+    cache,
+    chunks,
+    geometry,
+    inflight,
+    kept,
+    lifecycle,
+    memory,
+    padrows,
+    pages,
+    pool,
+    preempt,
+    prefixes,
+    quirks,
+    recurrent,
+    references,
+    rows,
+    sampling,
+    windows,
+)
 from targets.faults.bank import Fault, Probe, Quirk, built_in
 from targets.protocol import BadInput
 
@@ -21,6 +41,16 @@ FAULTS: dict[str, Fault] = {
         *recurrent.FAULTS,
         *kept.FAULTS,
         *sampling.FAULTS,
+        *pool.FAULTS,
+        *references.FAULTS,
+        *pages.FAULTS,
+        *prefixes.FAULTS,
+        *inflight.FAULTS,
+        *preempt.FAULTS,
+        *chunks.FAULTS,
+        *windows.FAULTS,
+        *padrows.FAULTS,
+        *memory.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

@@ -120,6 +120,12 @@ def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts, probe: Prob
     return parts.with_(**changes)
 
 
+def in_front(part: Any, mixin: type[Any], **probes: Probe) -> None:
+    """Puts a mixin, with its probe, in front of the class of an object that a part has made for itself, as a pool is."""
+    bases = (type(part),) if issubclass(type(part), mixin) else (mixin, type(part))
+    part.__class__ = type(mixin.__name__, bases, dict(probes))
+
+
 def request(prompt: tuple[int, ...], new: int, client_id: int | None = None) -> Submit:
     """A Submit of a small request, for the smallest known schedules."""
     return Submit(Request(prompt=prompt, max_new_tokens=new, client_id=client_id))

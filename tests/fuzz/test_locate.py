@@ -42,6 +42,12 @@ MODELS = ["tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tin
 SHARED = ", in storage that requests share"
 STATE = "query: position, or a recurrent state before it"
 ANOTHERS = "K,V: its cells hold another request's"
+UNWRITTEN = "K,V: its cells hold nothing that was ever written"
+NOBODYS = "K,V: its cells hold what the reference computes for nobody"
+INPUT = "input: another token than its own"
+FOREIGN = "mask: cells that are not its own"
+FUTURE = "mask: own cells that it should not see"
+MISSING = "mask: own cells missing"
 
 SITES = {
     ("global-cache-overwritten", Kind.LEAK): ANOTHERS + SHARED,
@@ -81,8 +87,61 @@ SITES = {
     ("state-of-padding", Kind.LEAK): STATE,
     ("state-of-neighbour", Kind.LEAK): STATE,
     ("state-by-row", Kind.LEAK): STATE,
+    ("freed-still-found", Kind.LEAK): ANOTHERS,
+    ("evicted-still-found", Kind.LEAK): ANOTHERS,
+    ("copy-one-cell-short", Kind.INTERFERENCE): UNWRITTEN,
+    ("copy-one-cell-short", Kind.LEAK): UNWRITTEN,
+    ("tables-of-misses-zero", Kind.LEAK): ANOTHERS,
+    ("page-tail-seen", Kind.WRONG_ALONE): FOREIGN,
+    ("page-tail-seen", Kind.LEAK): FOREIGN,
+    ("match-rounded-up", Kind.LEAK): ANOTHERS,
+    ("hash-not-verified", Kind.INTERFERENCE): ANOTHERS,
+    ("hash-not-verified", Kind.LEAK): ANOTHERS,
+    ("prefix-left-out", Kind.INTERFERENCE): ANOTHERS,
+    ("prefix-left-out", Kind.LEAK): ANOTHERS,
+    ("published-at-allocation", Kind.INTERFERENCE): UNWRITTEN,
+    ("published-at-allocation", Kind.LEAK): UNWRITTEN,
+    ("published-by-tokens", Kind.INTERFERENCE): UNWRITTEN,
+    ("published-by-tokens", Kind.LEAK): UNWRITTEN,
+    ("slot-freed-in-flight", Kind.LEAK): "length: it begins behind cells that are not its own",
+    ("late-result-by-client-id", Kind.LEAK): "row: stands in a slot that it was not given",
+    ("token-of-wrong-row", Kind.LEAK): INPUT,
+    ("cells-by-live-view", Kind.LEAK): ANOTHERS,
+    ("token-not-known-yet", Kind.WRONG_ALONE): INPUT,
+    ("recompute-off-by-one", Kind.INTERFERENCE): INPUT,
+    ("resume-taken-for-decode", Kind.LEAK): ANOTHERS,
+    ("resumed-row-stale", Kind.LEAK): INPUT,
+    ("host-place-shared", Kind.LEAK): ANOTHERS,
+    ("moved-back-one-off", Kind.INTERFERENCE): "K,V: its cells hold its own of another position",
+    ("chunk-off-by-one", Kind.WRONG_ALONE): INPUT,
+    ("chunk-off-by-one", Kind.INTERFERENCE): INPUT,
+    ("last-chunk-taken-for-decode", Kind.WRONG_ALONE): INPUT,
+    ("last-chunk-taken-for-decode", Kind.LEAK): INPUT,
+    ("future-of-chunk-seen", Kind.WRONG_ALONE): FUTURE,
+    ("future-of-chunk-seen", Kind.INTERFERENCE): FUTURE,
+    ("triangle-top-left", Kind.WRONG_ALONE): MISSING,
+    ("triangle-top-left", Kind.INTERFERENCE): MISSING,
+    ("ring-taken-for-full", Kind.INTERFERENCE): FOREIGN,
+    ("ring-taken-for-full", Kind.LEAK): FOREIGN,
+    ("ring-read-from-front", Kind.WRONG_ALONE): "K,V: its cells hold its own of another position",
+    ("window-one-more", Kind.WRONG_ALONE): FUTURE,
+    ("ring-trimmed-for-one", Kind.WRONG_ALONE): MISSING,
+    ("ring-phase-of-longest", Kind.INTERFERENCE): FOREIGN,
+    ("ring-phase-of-longest", Kind.LEAK): FOREIGN,
+    ("padding-in-slot-zero", Kind.INTERFERENCE): NOBODYS,
+    ("padding-in-slot-zero", Kind.LEAK): NOBODYS,
+    ("padding-in-old-slots", Kind.INTERFERENCE): NOBODYS,
+    ("padding-in-old-slots", Kind.LEAK): NOBODYS,
+    ("padding-counted", Kind.LEAK): "result: nobody's",
+    ("padding-counted", Kind.INTERFERENCE): "result: nobody's",
+    ("write-lost", Kind.WRONG_ALONE): UNWRITTEN,
+    ("write-lost", Kind.LEAK): UNWRITTEN,
+    ("split-with-wrong-stride", Kind.WRONG_ALONE): NOBODYS,
+    ("mask-added", Kind.WRONG_ALONE): FUTURE,
 }
 """Of the faults that have one here; a fault with a schedule beside these is tested with its own."""
+EQUAL = {("copy-skipped-at-two", Kind.LEAK), ("grouped-decrement-first", Kind.LEAK), ("salt-left-out", Kind.LEAK)}
+"""Cells of another's that hold the very same K and V: only who wrote them tells."""
 
 MIXED = Schedule(
     ops=(
@@ -141,7 +200,8 @@ def test_a_network_without_attention_has_none_to_look_at() -> None:
 def test_every_fault_of_the_bank_that_shows_in_an_attention_has_a_site_here() -> None:
     attended = {(name, kind) for name, kind in SMALLEST if kind in (Kind.LEAK, Kind.INTERFERENCE, Kind.WRONG_ALONE)}
     ours = {pair for pair in attended if FAULTS[pair[0]].group != "between runs"}
-    assert ours <= set(SITES), ours - set(SITES)
+    assert ours - EQUAL <= set(SITES), ours - EQUAL - set(SITES)
+    assert not EQUAL & set(SITES)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -31,7 +32,7 @@ from targets.protocol import (
 )
 from targets.protocol.tags import NEVER, pack
 from tests.oracle.handmade import LIFE, asked, case_of, report_of
-from tests.quality.planting import plant
+from tests.quality.planting import plant, smallest
 
 SCHEDULE = asked((1, 2), (3,))
 
@@ -234,10 +235,22 @@ def test_a_target_that_keeps_no_tags_is_not_complained_of() -> None:
 
 
 FOUND = [name for name, fault in FAULTS.items() if CheckName.PROVENANCE in fault.checks]
+ANYWHERE = [name for name in FOUND if FAULTS[name].targets[0] == "slots" and not FAULTS[name].settings]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", sorted({*FOUND} - {*ANYWHERE}))
+def test_a_planted_leak_that_needs_settings_is_seen_on_its_smallest_schedule(tiny: Model, name: str) -> None:
+    schedule = smallest(name, Kind.LEAK)
+    schedule = msgspec.structs.replace(schedule, settings={**schedule.settings, "sanitize": True})
+    for honest in (False, True):
+        factory, _ = plant(tiny, name, honest)
+        judgement = run_trio(Judge(factory).judge, schedule, [CheckName.PROVENANCE])
+        assert [finding.kind for finding in judgement.findings] == ([] if honest else [Kind.LEAK])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_a_planted_leak_is_seen_in_one_replay_and_its_honest_twin_is_not(tiny: Model, name: str) -> None:
     for honest in (False, True):
         factory, _ = plant(tiny, name, honest)

@@ -14,7 +14,7 @@ from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Control, Emitted, Finished, Kind, Reason, Schedule, Trace
 from tests.oracle.handmade import LIFE, asked, case_of, report_of
-from tests.quality.planting import plant
+from tests.quality.planting import plant, smallest
 
 POISONED = Control(logits=True, tags=True, poison=True)
 SCHEDULE = msgspec.structs.replace(asked((1, 2), (3,)), settings={"sanitize": True, "slots": 2})
@@ -104,10 +104,22 @@ def test_a_target_whose_bits_move_by_themselves_is_undecided() -> None:
 
 
 FOUND = [name for name, fault in FAULTS.items() if CheckName.RESIDUE in fault.checks]
+ANYWHERE = [name for name in FOUND if FAULTS[name].targets[0] == "slots" and not FAULTS[name].settings]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", sorted({*FOUND} - {*ANYWHERE}))
+def test_a_planted_residue_that_needs_settings_is_seen_on_its_smallest_schedule(tiny: Model, name: str) -> None:
+    schedule = smallest(name, Kind.LEAK)
+    schedule = msgspec.structs.replace(schedule, settings={**schedule.settings, "sanitize": True})
+    for honest in (False, True):
+        factory, _ = plant(tiny, name, honest)
+        finding = run_trio(Judge(factory).same, schedule, Kind.LEAK, CheckName.RESIDUE)
+        assert (finding is None) == honest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_a_planted_fault_that_reads_what_it_should_not_is_seen_and_its_honest_twin_is_not(tiny: Model, name: str) -> None:
     for honest in (False, True):
         factory, _ = plant(tiny, name, honest)

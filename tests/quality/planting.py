@@ -20,7 +20,7 @@ def plant(tiny: Model, name: str, honest: bool = False) -> tuple[DecoderFactory,
     """A factory whose decoder has the fault, or its twin, and the probe that is in it."""
     fault, probe = FAULTS[name], Probe(honest)
     model = tiny if fault.models[0] == tiny.name else find_model(fault.models[0])
-    return DecoderFactory(model, fault.plant(probe=probe)), probe
+    return DecoderFactory(model, fault.plant(probe=probe), fault.targets[0]), probe
 
 
 def smallest(name: str, kind: Kind) -> Schedule:
@@ -31,7 +31,7 @@ def smallest(name: str, kind: Kind) -> Schedule:
 
 def stage_of(factory: DecoderFactory) -> InProcess:
     """Where the factory's targets are played, and others of the same model and parts when a fresh network is asked for."""
-    return InProcess(factory, lambda: DecoderFactory(factory.model, factory.parts))
+    return InProcess(factory, lambda: DecoderFactory(factory.model, factory.parts, factory.name))
 
 
 def judged(factory: DecoderFactory, schedule: Schedule) -> Judgement:

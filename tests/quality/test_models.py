@@ -19,7 +19,7 @@ def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str
     reference = Judge(DecoderFactory(found)).reference({})
     shows = []
     for fault in FAULTS.values():
-        factory = DecoderFactory(found, fault.plant())
+        factory = DecoderFactory(found, fault.plant(), fault.targets[0])
         judge = Judge(factory, stage_of(factory))
         judge.reference = lambda settings: reference  # type: ignore[method-assign]  # one model, one rounding bound
         kinds = [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from targets.decoder import Decoder, DecoderFactory, Parts
+from targets.decoder import DECODERS, Decoder, DecoderFactory, PageStore, Parts, Pool
 from targets.faults import FAULTS, Probe, planted
 from targets.models import Model
 from tests.targets.decoder.driving import drain, request, submit, tokens
@@ -14,13 +14,14 @@ def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) -> None:
-    clean = Parts(decoder=Decoder)
+    store = DECODERS[FAULTS[name].targets[0]]
+    clean = Parts(decoder=Decoder, store=store)
     parts = FAULTS[name].plant()
-    for part in ("decoder", "scheduler", "store", "states", "batch", "runner", "sampler"):
+    for part in ("decoder", "scheduler", "store", "states", "planner", "batch", "runner", "sampler"):
         changed = getattr(parts, part) is not getattr(clean, part)
         assert changed == (part in FAULTS[name].mixins), part
         assert issubclass(getattr(parts, part), getattr(clean, part))
-    assert clean == Parts(decoder=Decoder)
+    assert clean == Parts(decoder=Decoder, store=store)
 
 
 def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:
@@ -70,3 +71,20 @@ def test_two_stores_that_share_everything_are_planted_together_and_both_are_reac
     submit(decoder, request(1, new=2), request(2, new=3))
     drain(decoder)
     assert all(probe.changed for probe in probes.values())
+
+
+def test_two_faults_of_one_pool_are_planted_together_and_both_are_reached(tiny: Model) -> None:
+    probes = {name: Probe() for name in ("freed-still-found", "evicted-still-found")}
+    parts = None
+    for name, probe in probes.items():
+        parts = FAULTS[name].plant(parts, probe)
+    decoder = DecoderFactory(tiny, parts, "pages").open({"page_size": 1, "pool_tokens": 2})
+    clean = DecoderFactory(tiny, name="pages").open({})
+    for name, prompt in enumerate(((1,), (3, 4), (1, 2))):
+        decoder.submit(name, request(*prompt, new=1))
+    drain(decoder)
+    assert probes["freed-still-found"].changed
+    assert isinstance(decoder.store, PageStore)
+    assert isinstance(clean.store, PageStore)
+    assert len(type(decoder.store.pool).__mro__) == len(Pool.__mro__) + 4, "each stands in front of what was there"
+    assert type(clean.store.pool) is Pool, "and the pool's own class is as it was"
