@@ -12,10 +12,11 @@ Imports `targets.protocol` and `targets.models` only.
 """
 
 from targets.decoder.batch import Batch
-from targets.decoder.engine import Decoder, Parts
+from targets.decoder.engine import Decoder
 from targets.decoder.factory import DECODERS, DecoderFactory
 from targets.decoder.layout import Layout, plan_bytes
 from targets.decoder.pages import PageStore
+from targets.decoder.parts import Parts
 from targets.decoder.pool import Pool
 from targets.decoder.prefix import PrefixIndex
 from targets.decoder.private import PrivateStore

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from targets.protocol import Audit, Holding, Inspection, Row
+from targets.protocol import Audit, Holding, Inspection, Row, Setting
 
 if TYPE_CHECKING:
     from targets.decoder.engine import Decoder
@@ -57,3 +58,15 @@ def _holding(decoder: Decoder, slot: int, owners: list[int]) -> Holding:
     if store.tags:
         storage = (*storage, *decoder.states.storage(slot, 1 + max((slab for slab, _, _ in storage), default=-1)))
     return Holding(slot, tuple(sorted(owners)), cells, cells, storage, store.pages_of(slot))
+
+
+def counted(settings: Mapping[str, Setting]) -> list[str]:
+    """What a decoder with these settings counts, so that what it never did shows as zero."""
+    names = {
+        "cancelled_in_flight": bool(settings["pipelined"]),
+        "discarded": bool(settings["pipelined"]),
+        "preempted": "pool_tokens" in settings,
+        "ring_wrapped": settings.get("window") == "ring",
+        "padded": bool(settings["pad_batch"]),
+    }
+    return [name for name, counted in names.items() if counted]

@@ -14,23 +14,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from targets.decoder.accounts import audit_of, inspection_of
-from targets.decoder.batch import Batch
+from targets.decoder.accounts import audit_of, counted, inspection_of
 from targets.decoder.layout import Layout
-from targets.decoder.planner import Planner
-from targets.decoder.runner import Feed, Runner
-from targets.decoder.running import UNKNOWN, Launch, Running
-from targets.decoder.sampler import Sampler, stops
-from targets.decoder.scheduler import Scheduler
-from targets.decoder.slots import SlotStore
-from targets.decoder.states import StateStore
-from targets.decoder.store import Store
+from targets.decoder.runner import Feed
+from targets.decoder.running import UNKNOWN, Launch, Running, cells_max
+from targets.decoder.sampler import stops
 from targets.models import Plan
 from targets.protocol import (
     Admitted,
@@ -48,23 +41,8 @@ from targets.protocol import (
     Setting,
 )
 
-
-@dataclass(frozen=True)
-class Parts:
-    """The class of each part of a decoder."""
-
-    decoder: type[Decoder]
-    scheduler: type[Scheduler] = Scheduler
-    store: type[Store] = SlotStore
-    states: type[StateStore] = StateStore
-    batch: type[Batch] = Batch
-    runner: type[Runner] = Runner
-    planner: type[Planner] = Planner
-    sampler: type[Sampler] = Sampler
-
-    def with_(self, **changes: Any) -> Parts:
-        """The same parts but for those named."""
-        return replace(self, **changes)
+if TYPE_CHECKING:
+    from targets.decoder.parts import Parts
 
 
 class Decoder:
@@ -90,7 +68,7 @@ class Decoder:
         self.launched: deque[Launch] = deque()
         self.chosen: dict[int, int] = {}
         self.promised = 0
-        self.counts = Counter(dict.fromkeys(_counted(settings), 0))
+        self.counts = Counter(dict.fromkeys(counted(settings), 0))
         if settings["sanitize"]:
             self.store.shadow()
         if settings["poison"] != "none":
@@ -120,13 +98,9 @@ class Decoder:
             return "prompt too long"
         if max(request.prompt) >= self.plan.vocabulary:
             return "token id past the vocabulary"
-        if not self.store.fits(self.cells_max(request)):
+        if not self.store.fits(cells_max(request, self.context_tokens_max)):
             return "more cells than the pool has"
         return self.sampler.refusal(request)
-
-    def cells_max(self, request: Request) -> int:
-        """As many cells as a request may come to: the last token of an answer is never fed."""
-        return min(len(request.prompt) + request.max_new_tokens, self.context_tokens_max) - 1
 
     def cancel(self, submission: int, reason: Reason) -> list[Event]:
         """Ends a request in whatever state it is; nothing happens if it has ended."""
@@ -204,7 +178,7 @@ class Decoder:
         if sibling is not None and self.cells_of(sibling) < len(sibling.request.prompt) - 1:
             return False  # worth waiting for: its prompt is on its way through the network
         tokens = len(running.request.prompt) + len(running.answer) + 1
-        need = self.store.spare(min(tokens, self.cells_max(running.request)), self.promised)
+        need = self.store.spare(min(tokens, cells_max(running.request, self.context_tokens_max)), self.promised)
         self.promised += need or 0
         return need is not None
 
@@ -422,15 +396,3 @@ class Decoder:
     def close(self) -> None:
         """Drops every request and the store."""
         self.live.clear()
-
-
-def _counted(settings: Mapping[str, Setting]) -> list[str]:
-    """What a decoder with these settings counts, so that what it never did shows as zero."""
-    names = {
-        "cancelled_in_flight": bool(settings["pipelined"]),
-        "discarded": bool(settings["pipelined"]),
-        "preempted": "pool_tokens" in settings,
-        "ring_wrapped": settings.get("window") == "ring",
-        "padded": bool(settings["pad_batch"]),
-    }
-    return [name for name, counted in names.items() if counted]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from targets.decoder.engine import Decoder, Parts
+from targets.decoder.engine import Decoder
 from targets.decoder.knobs import knobs_of
 from targets.decoder.pages import PageStore
+from targets.decoder.parts import Parts
 from targets.decoder.private import PrivateStore
 from targets.decoder.slots import SlotStore
 from targets.decoder.store import Store

@@ -63,3 +63,8 @@ class Launch:
     running: list[Running]
     complete: list[bool]
     retiring: list[Running] = field(default_factory=list)
+
+
+def cells_max(request: Request, positions: int) -> int:
+    """As many cells as a request may come to: the last token of an answer is never fed."""
+    return min(len(request.prompt) + request.max_new_tokens, positions) - 1
