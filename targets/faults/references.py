@@ -85,6 +85,7 @@ class DecrementFirstPool(Pool):
         if probe.honest or not self.grouped:
             super().retain(page)
         else:
+            probe.change()
             self.put_off().append(page)
 
     def settle(self) -> None:
@@ -92,7 +93,6 @@ class DecrementFirstPool(Pool):
         pages = self.put_off()
         for page in pages:
             lost = self.references[page] == 0 and page not in self.cached
-            self.grouped_decrement_first.change(lost)
             if lost:
                 self.references[page] = 1  # it is free as well, or somebody's
             else:

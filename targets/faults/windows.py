@@ -74,8 +74,9 @@ class OneMoreRunner(RingRunner):
         probe.reach()
         if probe.honest:
             return right
-        held = self.held(rows.positions[:, None, None, -1:], room)
-        seen = (held >= 0) & (held <= queries) & (held >= queries - window)
+        last = rows.positions[:, None, None, -1:]
+        held = self.held(last, room)
+        seen = torch.where(last >= room, (held <= queries) & (held >= queries - window), right)
         probe.change(not torch.equal(seen, right))
         return seen
 
