@@ -141,7 +141,7 @@ def one_crosses_the_window(dice: Dice, space: Space) -> list[Life]:
 
 
 def session_grows(dice: Dice, space: Space) -> list[Life]:
-    """2: each turn goes on from the one before; then an early one is asked again, and one with another last token."""
+    """2: each turn goes on from the one before; then an early one is asked again, and with another first or last token."""
     turn = _request(dice, space, length=1 + dice.pick((3, 7, 15, 16, 30)), answer=1 + dice.below(4))
     lives, now = [Life(turn)], 0
     for _ in range(3):
@@ -149,7 +149,9 @@ def session_grows(dice: Dice, space: Space) -> list[Life]:
         more = _request(dice, space, length=1 + dice.below(12), answer=1 + dice.below(4))
         lives.append(Life(msgspec.structs.replace(more, prompt=lives[-1].request.prompt + more.prompt), arrival=now))
     early = lives[dice.below(2)].request
-    other = msgspec.structs.replace(early, prompt=(*early.prompt[:-1], space.piece(1, dice.below(4096))[0]))
+    token = space.piece(1, dice.below(4096))
+    changed = early.prompt[:-1] + token if dice.below(2) else token + early.prompt[1:]
+    other = msgspec.structs.replace(early, prompt=changed)
     again = [Life(early, arrival=now + 1 + dice.below(3)), Life(other, arrival=now + 1 + dice.below(3))]
     return [*lives, *again, Life(_request(dice, space), arrival=dice.below(4))]
 

@@ -48,12 +48,12 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     bits = dice.below(2 ** len(FEATURES))
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
-    if "tiny-pool" in on:
-        settings |= _tiny_pool(dice, space)
     motifs = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
     lives = dice.pick(motifs)(dice, space) if dice.below(2) else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
+    if "tiny-pool" in on:
+        settings |= _tiny_pool(dice, space, lives)
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
     if "sampling" in on and space.sampling:
         _sample(dice.more(), space, lives)
@@ -62,13 +62,16 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     return Schedule(ops=to_ops(lives, turns), settings=settings)
 
 
-def _tiny_pool(dice: Dice, space: Space) -> dict[str, Setting]:
-    """One slot or two; or, where there is a pool of pages, the smallest there is and slots enough to crowd it."""
-    knobs = {knob.name: knob for knob in space.knobs}
-    few: dict[str, Setting] = {"slots": 1 + dice.below(2)} if "slots" in knobs else {}
+def _tiny_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
+    """One slot or two; or, where there is a pool of pages, slots enough to crowd it.
+
+    The pool is measured by the largest request: just enough for it, some more, or a token too little.
+    """
+    knobs = {knob.name for knob in space.knobs}
     if "pool_tokens" not in knobs or dice.below(4) == 0:
-        return few
-    return {"slots": 8, "pool_tokens": min(knobs["pool_tokens"].values, key=int)}
+        return {"slots": 1 + dice.below(2)} if "slots" in knobs else {}
+    largest = max(len(life.request.prompt) + life.request.max_new_tokens for life in lives)
+    return {"slots": 8, "pool_tokens": max(1, largest + dice.pick((0, 4, 16, largest // 4, largest // 2, -2)))}
 
 
 def _salt(dice: Dice, lives: list[Life]) -> None:

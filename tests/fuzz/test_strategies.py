@@ -99,7 +99,7 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
     "rows": lambda schedule: any(isinstance(op, Step) and op.rows for op in schedule.ops),
     "tiny-pool": lambda schedule: schedule.settings.get("slots") in (1, 2),
     "settings": lambda schedule: bool(schedule.settings.keys() - {"slots", "context_tokens_max"}),
-    "pool outgrown": lambda schedule: schedule.settings.get("pool_tokens") == 160,
+    "pool outgrown": lambda schedule: schedule.settings.get("pool_tokens", 160) not in (160, 224, 512, 1024),
     "salts": lambda schedule: len({request.salt for request in submissions(schedule)}) > 1,
     "siblings": lambda schedule: any(request.sample_of is not None for request in submissions(schedule)),
     "sampling": lambda schedule: any(request.sampling.temperature for request in submissions(schedule)),
