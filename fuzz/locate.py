@@ -35,7 +35,7 @@ from targets.protocol import (
 )
 
 References = Callable[[Mapping[str, Setting]], Reference]
-ATTENDED = (Kind.LEAK, Kind.INTERFERENCE, Kind.WRONG_ALONE, Kind.NONFINITE)
+ATTENDED = (Kind.LEAK, Kind.STALE_HIT, Kind.INTERFERENCE, Kind.WRONG_ALONE, Kind.NONFINITE)
 """Kinds that show in logits, and so in an attention or behind it."""
 _CELLS_LOOKED_AT = 3
 _STEPS_MAX = 12

@@ -138,7 +138,7 @@ FAULTS = (
         modelled_on="mlc-llm#2615 (a shared node goes on being written), sglang#35270",
         doc="a page to which exactly two refer is written without being copied",
         mixins={"store": SharedWriteStore},
-        smallest={Kind.LEAK: one_after_another(request((1, 2), 2), _ANOTHER, sanitize=True)},
+        smallest={Kind.LEAK: at_once(request((1, 2), 2), _ANOTHER, sanitize=True)},
         checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
         targets=_PAGES,
     ),
@@ -149,10 +149,10 @@ FAULTS = (
         doc="when a page is copied, its last cell in use stays behind",
         mixins={"store": ShortCopyStore},
         smallest={
-            Kind.INTERFERENCE: one_after_another(_FIRST, request((1, 2), 1)),
+            Kind.STALE_HIT: one_after_another(_FIRST, request((1, 2), 1)),
             Kind.LEAK: one_after_another(_FIRST, request((1, 2), 1), sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(*_LEAKS, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from targets.decoder import Decoder, Layout, PageStore, PrefixIndex
 from targets.decoder.prefix import Entry
-from targets.faults.bank import Fault, Probe, at_once, in_front, one_after_another, request
+from targets.faults.bank import Fault, Probe, at_once, in_front, one_after_another, request, schedule
 from targets.models import Plan
-from targets.protocol import CheckName, Kind, Request, Submit
+from targets.protocol import CheckName, Kind, Request, Step, Submit
 
 _HASHES = 16
 
@@ -202,7 +202,8 @@ class LookupDecoder(Decoder):
 _LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE, CheckName.ISOLATION)
 _PAGES = ("pages",)
 _SALTED = Submit(Request(prompt=(1,), max_new_tokens=1, salt=1))
-_ALIKE = (request((1, 1), 1), request((1, 1, 1), 1))
+_OVERTAKEN = (request((1, 1), 1), Step(), request((1, 1, 1), 1), Step(1, (1,)))
+"""The second runs on while the first one's prompt is half way through."""
 _ANSWER = 307
 """The default model's own to a prompt of token 1."""
 
@@ -214,8 +215,11 @@ FAULTS = (
         modelled_on="a match length rounded up past a page (the nearest rival's seeded faults); vllm#55600",
         doc="a page that is found in part counts as found whole",
         mixins={"store": RoundedUpStore},
-        smallest={Kind.LEAK: one_after_another(request((1, 2), 1), request((1, 3, 4), 1))},
-        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
+        smallest={
+            Kind.LEAK: one_after_another(request((1, 2), 1), request((1, 3, 4), 1)),
+            Kind.STALE_HIT: one_after_another(request((1, 2), 1), request((1, 3, 4), 1)),
+        },
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -225,10 +229,10 @@ FAULTS = (
         doc=f"pages are found by one of {_HASHES} hashes, and the tokens are not compared",
         mixins={"store": WeakHashStore},
         smallest={
-            Kind.INTERFERENCE: one_after_another(request((1,), 1), request((13, 1), 1), page_size=1),
+            Kind.STALE_HIT: one_after_another(request((1,), 1), request((13, 1), 1), page_size=1),
             Kind.LEAK: one_after_another(request((1,), 1), request((13, 1), 1), page_size=1, sanitize=True),
         },
-        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -237,8 +241,11 @@ FAULTS = (
         modelled_on="vllm#3264 (the adapter is no part of the key)",
         doc="requests of unlike salts share pages",
         mixins={"store": SaltlessStore},
-        smallest={Kind.LEAK: one_after_another(_SALTED, request((1, 2), 1), sanitize=True)},
-        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
+        smallest={
+            Kind.STALE_HIT: one_after_another(_SALTED, request((1, 2), 1)),
+            Kind.LEAK: one_after_another(_SALTED, request((1, 2), 1), sanitize=True),
+        },
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -248,10 +255,10 @@ FAULTS = (
         doc="a whole page is found by its own tokens, whatever stands before them",
         mixins={"store": LonelyKeyStore},
         smallest={
-            Kind.INTERFERENCE: one_after_another(request((1, 2), 1), request((2, 3), 1), page_size=1),
+            Kind.STALE_HIT: one_after_another(request((1, 2), 1), request((2, 3), 1), page_size=1),
             Kind.LEAK: one_after_another(request((1, 2), 1), request((2, 3), 1), page_size=1, sanitize=True),
         },
-        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION),
+        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -261,10 +268,10 @@ FAULTS = (
         doc="a prompt's pages are found from its admission on",
         mixins={"store": EarlyStore},
         smallest={
-            Kind.INTERFERENCE: at_once(*_ALIKE, page_size=1, step_tokens_max=2),
-            Kind.LEAK: at_once(*_ALIKE, page_size=1, step_tokens_max=2, sanitize=True),
+            Kind.STALE_HIT: schedule(*_OVERTAKEN, page_size=1, step_tokens_max=1),
+            Kind.LEAK: schedule(*_OVERTAKEN, page_size=1, step_tokens_max=1, sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(*_LEAKS, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -273,8 +280,11 @@ FAULTS = (
         modelled_on="mlx-lm#182 (an identical prompt leaves nothing to evaluate)",
         doc="a prompt that is found whole does not back off by a token",
         mixins={"store": WholePromptStore},
-        smallest={Kind.STALLED: one_after_another(request((1,), 1), request((1,), 1))},
-        checks=(CheckName.PROGRESS,),
+        smallest={
+            Kind.STALLED: one_after_another(request((1,), 1), request((1,), 1)),
+            Kind.STALE_HIT: one_after_another(request((1,), 1), request((1,), 1)),
+        },
+        checks=(CheckName.PROGRESS, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(
@@ -284,10 +294,10 @@ FAULTS = (
         doc="a page is found when its last token is chosen, before that has been through the network",
         mixins={"store": UncommittedStore},
         smallest={
-            Kind.INTERFERENCE: one_after_another(request((1,), 1), request((1, _ANSWER, 2), 1)),
+            Kind.STALE_HIT: one_after_another(request((1,), 1), request((1, _ANSWER, 2), 1)),
             Kind.LEAK: one_after_another(request((1,), 1), request((1, _ANSWER, 2), 1), sanitize=True),
         },
-        checks=_LEAKS,
+        checks=(*_LEAKS, CheckName.WARMTH),
         models=("tiny",),  # whose own answer is asked on from
         targets=_PAGES,
     ),

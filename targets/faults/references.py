@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from targets.decoder import Layout, PageStore, Pool
-from targets.faults.bank import Fault, Probe, in_front, one_after_another, request
+from targets.faults.bank import Fault, Probe, at_once, in_front, one_after_another, request
 from targets.models import Plan
 from targets.protocol import CheckName, Kind, Request, Submit
 
@@ -148,8 +148,8 @@ FAULTS = (
         doc="where references are counted once a step, what was given back is taken away before what was added",
         mixins={"store": DecrementFirstStore},
         smallest={
-            Kind.OWNERSHIP: one_after_another(request((1, 2), 2), _ANOTHER, prefix_cache=False),
-            Kind.LEAK: one_after_another(request((1, 2), 2), _ONE_MORE, sanitize=True),
+            Kind.OWNERSHIP: at_once(request((1, 2), 2), _ANOTHER, prefix_cache=False),
+            Kind.LEAK: at_once(request((1, 2), 2), _ONE_MORE, sanitize=True),
         },
         checks=(CheckName.OWNERSHIP, CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE),
         settings={"references": "grouped"},

@@ -7,7 +7,7 @@ import torch
 from targets.decoder import Batch, Decoder, Feed
 from targets.decoder.running import Running
 from targets.faults.bank import Fault, Probe, at_once, one_after_another, request
-from targets.protocol import CheckName, Event, Kind, Reason
+from targets.protocol import CheckName, Event, Kind, Reason, Request, Sampling, Submit
 
 
 class ViewSwapBatch(Batch):
@@ -119,6 +119,7 @@ class LateTokenDecoder(Decoder):
 
 
 _LEAKS = (CheckName.SWAP,)
+_ONE_ID = Sampling(allowed=(207,))
 
 FAULTS = (
     Fault(
@@ -139,8 +140,11 @@ FAULTS = (
         modelled_on="vllm#23398, transformers#45943 (results matched by position)",
         doc="results are matched by row after a request has left",
         mixins={"decoder": RowResultDecoder},
-        smallest={Kind.LEAK: at_once(request((1,), 1), request((2,), 2))},
-        checks=_LEAKS,
+        smallest={
+            Kind.LEAK: at_once(request((1,), 1), request((2,), 2)),
+            Kind.ECHO: at_once(request((1,), 1), Submit(Request(prompt=(2,), max_new_tokens=2, sampling=_ONE_ID))),
+        },
+        checks=(*_LEAKS, CheckName.ECHO),
     ),
     Fault(
         name="state-by-client-id",
@@ -157,7 +161,10 @@ FAULTS = (
         modelled_on="vllm#42492, sglang#18803",
         doc="a finished request's token goes to the slot's next owner",
         mixins={"decoder": LateTokenDecoder},
-        smallest={Kind.LEAK: one_after_another(request((1,), 1), request((2,), 1))},
-        checks=_LEAKS,
+        smallest={
+            Kind.LEAK: one_after_another(request((1,), 1), request((2,), 1)),
+            Kind.ECHO: at_once(request((1,), 1), Submit(Request(prompt=(2,), max_new_tokens=1, sampling=_ONE_ID)), slots=1),
+        },
+        checks=(*_LEAKS, CheckName.ECHO),
     ),
 )

@@ -173,7 +173,10 @@ def test_a_repro_that_is_wrong_does_not_keep_the_others_from_being_replayed(repr
 
 FLAGS: dict[str, tuple[list[str], str]] = {
     "fault": (["--fault", "nobody"], "fault must be one of global-cache-overwritten, "),
-    "target": (["--target", "nobody"], "target must be one of slots, or package.module:factory, got nobody (--target)"),
+    "target": (
+        ["--target", "nobody"],
+        "target must be one of slots, pages, private, or package.module:factory, got nobody (--target)",
+    ),
     "target that cannot be imported": (["--target", "nobody.at:home"], "target must be package.module:factory"),
     "target without a name": (["--target", "targets.attention:nobody"], "target must be package.module:factory"),
     "target that is no factory": (

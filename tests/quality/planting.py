@@ -14,6 +14,8 @@ from targets.protocol import Kind, Schedule, submissions
 NAMES = tuple(FAULTS)
 SMALLEST = [(name, kind) for name in NAMES for kind in FAULTS[name].kinds]
 """Every fault with every kind that it declares."""
+SEARCHED = tuple({fault.group: fault.name for fault in reversed(FAULTS.values())}.values())
+"""One fault of each class: what searches cost is for the bench, which asks it of all."""
 
 
 def plant(tiny: Model, name: str, honest: bool = False) -> tuple[DecoderFactory, Probe]:

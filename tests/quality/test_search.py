@@ -13,7 +13,7 @@ from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Factory, Kind, Setting
-from tests.quality.planting import NAMES, plant, size, smallest, stage_of
+from tests.quality.planting import SEARCHED, plant, size, smallest, stage_of
 
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
@@ -45,7 +45,7 @@ def assert_passes(factory: Factory, settings: dict[str, Setting] | None = None) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model, name: str) -> None:
     fault = FAULTS[name]
     factory, probe = plant(tiny, name)
@@ -64,7 +64,7 @@ def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_the_honest_twin_of_a_fault_passes(tiny: Model, name: str) -> None:
     factory, probe = plant(tiny, name, honest=True)
     assert_passes(factory, dict(FAULTS[name].settings))
