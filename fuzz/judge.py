@@ -135,7 +135,7 @@ class Judge:
         A leak is convicted by the swap; isolation, which is far cheaper, usually nominates the victim. Only where it does
         not is every request tried as a victim in turn. Residue is asked with every poison, not with one by chance.
         """
-        first = CheckName.ISOLATION if check is CheckName.SWAP else check
+        first = CheckName.ISOLATION if check in (CheckName.SWAP, CheckName.WARMTH) else check  # it nominates for both
         thorough = check in (CheckName.REPEAT, CheckName.RESIDUE)
         case = self.case(schedule, await self.replay(schedule), thorough)
         judgement = await self.ask(case, [first])

@@ -103,7 +103,7 @@ def _shows(case: Case, schedule: Schedule, finding: Finding) -> Generator[Ask, T
     """Whether another schedule goes wrong in the same way: a finding of the same kind by the same check."""
     trace = yield Accounted(schedule)
     other = dataclasses.replace(case, schedule=schedule, trace=trace, thorough=False)
-    first = CheckName.ISOLATION if finding.check is CheckName.SWAP else finding.check
+    first = CheckName.ISOLATION if finding.check in (CheckName.SWAP, CheckName.WARMTH) else finding.check
     for name, thorough in {first: False, finding.check: True}.items():
         report = yield from CHECKS[name](dataclasses.replace(other, thorough=thorough))
         if any(found.kind is finding.kind and found.check is finding.check for found in report.findings):

@@ -65,7 +65,11 @@ class ClientStateDecoder(Decoder):
         probe, feeds = self.state_by_client_id, super().feeds(chosen)
         for index, row in enumerate(chosen):
             running = self.live[self.batch.submissions[row]]
-            if running.answer:
+            if (
+                running.answer
+                and running.share == 1
+                and running.fed == len(running.request.prompt) + len(running.answer) - 1
+            ):
                 probe.reach()
                 token = self._last_tokens()[self._key(running)]
                 probe.change(token != running.answer[-1])
