@@ -20,6 +20,8 @@ def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str
     shows = []
     for fault in FAULTS.values():
         factory = DecoderFactory(found, fault.plant(), fault.targets[0])
+        if not set(fault.settings) <= {knob.name for knob in factory.knobs}:
+            continue  # a network without windows has no rings
         judge = Judge(factory, stage_of(factory))
         judge.reference = lambda settings: reference  # type: ignore[method-assign]  # one model, one rounding bound
         kinds = [
