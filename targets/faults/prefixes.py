@@ -219,7 +219,7 @@ FAULTS = (
             Kind.LEAK: one_after_another(request((1, 2), 1), request((1, 3, 4), 1)),
             Kind.STALE_HIT: one_after_another(request((1,), 1), request((1, 3, 4), 1)),
         },
-        checks=(CheckName.SWAP, CheckName.PROVENANCE, CheckName.ISOLATION, CheckName.WARMTH),
+        checks=(*_LEAKS, CheckName.WARMTH),
         targets=_PAGES,
     ),
     Fault(

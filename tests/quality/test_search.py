@@ -75,7 +75,7 @@ def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", [name for name in SEARCHED if name != "recompute-off-by-one"])  # never reached so soon
 def test_the_honest_twin_of_a_fault_passes(tiny: Model, name: str) -> None:
     factory, probe = plant(tiny, name, honest=True)
     assert_passes(factory, dict(FAULTS[name].settings))
