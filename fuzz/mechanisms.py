@@ -31,6 +31,7 @@ from targets.protocol import (
 
 LONG_TOKENS = 512
 
+SAMPLED = ("sampled", "penalised", "biased", "min_new_tokens", "stop_sequence", "logprobs")
 MECHANISMS = (
     "slot_reuse",
     "join_while_decoding",
@@ -53,15 +54,9 @@ MECHANISMS = (
     "rows_named",
     "wait",
     "long",
-    "sampled",
-    "penalised",
-    "biased",
-    "min_new_tokens",
-    "stop_sequence",
-    "logprobs",
+    *SAMPLED,
 )
 """Every mechanism that is counted for any target, in the order of the report."""
-SAMPLED = ("sampled", "penalised", "biased", "min_new_tokens", "stop_sequence", "logprobs")
 
 
 def possible(control: Control) -> list[str]:

@@ -99,8 +99,7 @@ def format_tally(tally: Tally, judge: Judge) -> str:
             f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
             f"{report.poisoned_undecided} undecided"
         )
-    expected = [*possible(judge.factory.control), *tally.mechanisms.keys() - set(MECHANISMS)]
-    idle = [name for name in _counted(tally) if name in expected and not tally.mechanisms[name]]
+    idle = [name for name in _counted(tally, possible(judge.factory.control)) if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
@@ -113,9 +112,9 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     return "\n".join(lines)
 
 
-def _counted(tally: Tally) -> list[str]:
+def _counted(tally: Tally, any_target: Sequence[str] = MECHANISMS) -> list[str]:
     """What is counted for any target, then what this one counts itself."""
-    return [*MECHANISMS, *sorted(tally.mechanisms.keys() - set(MECHANISMS))]
+    return [*any_target, *sorted(tally.mechanisms.keys() - set(MECHANISMS))]
 
 
 def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros: Mapping[Path, Repro]) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -162,6 +163,11 @@ class Case:
     def reference(self) -> Reference:
         """In the schedule's own precision."""
         return self.references(self.schedule.settings)
+
+
+def alike(ours: Iterable[int], theirs: Iterable[int]) -> int:
+    """How many tokens two begin with alike."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
 
 
 def lone(request: Request) -> Request:

@@ -18,7 +18,7 @@ from collections.abc import Generator
 
 import torch
 
-from oracle.case import Case
+from oracle.case import Case, alike
 from oracle.finding import Finding, Report
 from targets.protocol import Admitted, Attended, CheckName, Emitted, Kind, Schedule, Trace
 from targets.protocol.tags import NEVER, OWNER_SHIFT, POSITION_MASK, POSITION_SHIFT, SUBMISSION_SHIFT, pack, unpack
@@ -64,22 +64,17 @@ def _shared(case: Case, event: Attended, foreign: torch.Tensor, cached: dict[int
     allowed = torch.zeros_like(foreign)
     for row, who in enumerate(event.submissions):
         for owner in set(owners[:, row][foreign[:, row]].tolist()):
-            same = min(cached.get(who, 0), _alike(case, who, owner))
+            same = min(cached.get(who, 0), _justified(case, who, owner))
             allowed[:, row] |= (owners[:, row] == owner) & (positions[:, row] < same) & (event.tags[:, row] > NEVER)
     return allowed & foreign
 
 
-def _alike(case: Case, who: int, owner: int) -> int:
+def _justified(case: Case, who: int, owner: int) -> int:
     """How many tokens, prompt and answer, two requests of one salt have in common from the first on."""
     if owner >= len(case.requests) or case.requests[owner].salt != case.requests[who].salt:
         return 0
-    count = 0
     ours, theirs = ((*case.requests[each].prompt, *case.answers.get(each, ())) for each in (who, owner))
-    for left, right in zip(ours, theirs, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
+    return alike(ours, theirs)
 
 
 def _malformed(event: Attended, requests: int) -> str | None:

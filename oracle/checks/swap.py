@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from oracle.case import Case
+from oracle.case import Case, alike
 from oracle.finding import Finding, Report
 from targets.protocol import (
     ACCOUNTS,
@@ -169,9 +169,8 @@ def _group(case: Case, change: Change, others: Sequence[int]) -> Generator[Sched
 
 def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_shared: bool = True) -> Schedule:
     """The schedule with the content of `others` put through a bijection that leaves what they share with a victim."""
-    kept = {
-        other: max((_shared(case, other, victim) for victim in victims), default=0) if keep_shared else 0 for other in others
-    }
+    watched = [case.requests[victim].prompt for victim in victims] if keep_shared else []
+    kept = {other: max((alike(case.requests[other].prompt, prompt) for prompt in watched), default=0) for other in others}
     shift = _shift(case, victims, kept)
 
     def through(tokens: Sequence[int]) -> tuple[int, ...]:
@@ -211,13 +210,3 @@ def _shift(case: Case, victims: Collection[int], kept: Mapping[int, int]) -> int
         if all(case.alphabet.image(theirs, shift) != ours for theirs, ours in behind):
             break
     return shift
-
-
-def _shared(case: Case, a: int, b: int) -> int:
-    """Length of the prefix that two prompts share."""
-    count = 0
-    for left, right in zip(case.requests[a].prompt, case.requests[b].prompt, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

@@ -7,9 +7,9 @@ cached tokens is played again with a salt that nobody else has.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
-from oracle.case import Case
+from oracle.case import Case, alike
 from oracle.finding import Finding, Report
 from targets.protocol import Admitted, CheckName, Emitted, Kind, Schedule, Trace
 
@@ -45,18 +45,8 @@ def _complaint(case: Case, event: Admitted, tokens: dict[int, list[int]], before
     who, cached = event.submission, event.cached
     if cached and cached >= len(tokens[who]):
         return f"request #{who} has all its {cached} tokens cached, and none is left to give the next one"
-    alike = [other for other in before if case.requests[other].salt == case.requests[who].salt]
-    known = max((_alike(tokens[who], tokens[other]) for other in alike), default=0)
+    salted = [other for other in before if case.requests[other].salt == case.requests[who].salt]
+    known = max((alike(tokens[who], tokens[other]) for other in salted), default=0)
     if cached > known:
         return f"request #{who} has {cached} tokens cached, and nobody before it with its salt had more than {known} of them"
     return None
-
-
-def _alike(ours: Iterable[int], theirs: Iterable[int]) -> int:
-    """How many tokens two begin with alike."""
-    count = 0
-    for left, right in zip(ours, theirs, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

@@ -219,7 +219,7 @@ class Decoder:
 
         None where a forward in flight must land before room can be made, or before cells that it writes can be copied.
         """
-        running = sorted((self.live[who] for who in self.batch.submissions), key=lambda each: each.submission)
+        running = [self.live[who] for who in sorted(self.batch.submissions)]
         for each in running:
             each.share = 0
         named = [each for each in running if rows is None or each.submission in rows]
@@ -232,7 +232,7 @@ class Decoder:
                     break
                 if self.launched:
                     return None
-                events += self.preempt(max((self.live[who] for who in self.batch.submissions), key=lambda it: it.submission))
+                events += self.preempt(self.live[max(self.batch.submissions)])
         return events
 
     def feeds(self, chosen: list[int]) -> list[Feed]:
@@ -258,7 +258,8 @@ class Decoder:
         else:
             self.publish(running, slot, leaving=True)
         running.slot, running.fed, running.share = None, 0, 0
-        self.vacate(running.submission, slot)
+        self.leave(running.submission)
+        self.vacate(slot)
         self.store.settle()
         self.scheduler.requeue(running.submission)
         self.counts["preempted"] += 1
@@ -357,8 +358,7 @@ class Decoder:
         del self.live[running.submission]
         events: list[Event] = [Finished(running.submission, reason, tuple(running.answer))]
         if running.slot is not None:
-            self.batch.leave(running.submission)
-            self.sampler.leave(running.submission)
+            self.leave(running.submission)
             if running.launches:
                 self.launched[-1].retiring.append(running)
             else:
@@ -370,14 +370,16 @@ class Decoder:
         slot = running.slot
         assert slot is not None, "only what was admitted holds anything"
         self.publish(running, slot, leaving=True)
-        self.vacate(None, slot)
+        self.vacate(slot)
         return [Freed(running.submission, slot)]
 
-    def vacate(self, submission: int | None, slot: int) -> None:
-        """A slot has no owner any more; a request that has a row loses it."""
-        if submission is not None:
-            self.batch.leave(submission)
-            self.sampler.leave(submission)
+    def leave(self, submission: int) -> None:
+        """A request loses its row, and all that went with it."""
+        self.batch.leave(submission)
+        self.sampler.leave(submission)
+
+    def vacate(self, slot: int) -> None:
+        """A slot has no owner any more."""
         self.store.end(slot)
         self.store.scrub(slot)
         self.states.scrub(slot)

@@ -15,19 +15,19 @@ from targets.decoder.layout import Layout
 from targets.decoder.pool import Pool
 from targets.decoder.prefix import Entry, PrefixIndex
 from targets.decoder.rows import Rows
-from targets.decoder.store import Saved, States, Store
-from targets.models import Plan
+from targets.decoder.slabs import SlabStore
+from targets.decoder.store import Saved, States
+from targets.models import LayerPlan, Plan
 from targets.protocol import Pages
 from targets.protocol.tags import NEVER, SUBMISSION_SHIFT, How, pack, retagged, rewritten
 
 COUNTED = ("hits", "hits_partial", "forked", "copied_on_write", "evicted", "swapped_out", "swapped_in")
 
 
-class PageStore(Store):
-    """Owns the slabs, the pool and the tables.
+class PageStore(SlabStore):
+    """Owns the slabs, [H, N + 1, P, D] each, the pool and the tables.
 
     Attributes:
-        keys, values: A slab a layer, [H, N + 1, P, D] each.
         tags: A shadow of each layer's slab, int64 [N + 1, P]; empty unless `shadow` was called.
         tables: The pages of each slot, in order.
         chains: Of each slot, what every page holds that is full and published, and of none behind it.
@@ -39,10 +39,6 @@ class PageStore(Store):
     def __init__(self, plan: Plan, layout: Layout) -> None:
         super().__init__(plan, layout)
         self.size, self.none = layout.page_size, layout.pages
-        shapes = [(layer.heads, layout.pages + 1, self.size, layer.head_size) for layer in plan.layers]
-        self.keys, self.values = (
-            [torch.full(shape, dirt, dtype=layout.dtype, device=layout.device) for shape in shapes] for dirt in self.fill
-        )
         self.index = PrefixIndex(self.size)
         self.pool = Pool(layout.pages, layout.page_order, layout.grouped, self.index, self.emptied)
         self.counts.update(dict.fromkeys(COUNTED, 0))
@@ -52,6 +48,13 @@ class PageStore(Store):
         self.snapshots: dict[int, States] = {}
         width = -(-layout.positions // self.size) + 1
         self.table = np.full((len(self.lengths), width), self.none, dtype=np.int64)
+
+    def shape(self, layer: LayerPlan) -> tuple[int, int, int, int]:
+        return layer.heads, self.layout.pages + 1, self.layout.page_size, layer.head_size
+
+    def at(self, place: int) -> tuple[slice, int]:
+        """Of a page: it is pages that are cleaned here."""
+        return slice(None), place
 
     # Pages of a slot
 
@@ -72,26 +75,13 @@ class PageStore(Store):
         self.table[slot, : len(pages)] = pages
         self.table[slot, len(pages) :] = self.none
 
-    def scrub(self, slot: int) -> None:
+    def scrub(self, place: int) -> None:
         """Nothing: a page is cleaned when it becomes free, which need not be when its owner leaves."""
-
-    def clean(self, slot: int, constants: tuple[float, float]) -> None:
-        for page in self.tables[slot]:
-            self.clean_page(page, constants)
 
     def emptied(self, page: int) -> None:
         """A page holds nothing that anybody may find."""
         self.snapshots.pop(page, None)
-        if self.poisoned:
-            self.clean_page(page, self.fill)
-        elif self.layout.reuse == "zero-on-free":
-            self.clean_page(page, (0.0, 0.0))
-
-    def clean_page(self, page: int, constants: tuple[float, float]) -> None:
-        """Fills a page, K and V each with a constant."""
-        for slabs, constant in zip((self.keys, self.values), constants, strict=True):
-            for slab in slabs:
-                slab[:, page] = constant
+        super().scrub(page)
 
     def fits(self, tokens: int) -> bool:
         return -(-tokens // self.size) <= self.layout.pages
@@ -109,7 +99,7 @@ class PageStore(Store):
             if page is None:
                 return False
             if self.layout.reuse == "zero-on-allocate":
-                self.clean_page(page, (0.0, 0.0))
+                self.clean(page, (0.0, 0.0))
             self.table[slot, len(table)] = page
             table.append(page)
         return True
@@ -208,12 +198,6 @@ class PageStore(Store):
         shape = (self.layout.pages + 1, self.size)
         self.tags = [torch.full(shape, NEVER, dtype=torch.int64, device=self.layout.device) for _ in self.keys]
 
-    def poison(self, name: str) -> None:
-        super().poison(name)
-        for slabs, constant in zip((self.keys, self.values), self.fill, strict=True):
-            for slab in slabs:
-                slab.fill_(constant)
-
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
         """As of every store: the bytes of each head of each page that the slot alone refers to."""
         if not self.tags:
@@ -226,9 +210,6 @@ class PageStore(Store):
                 (number, at, at + page) for which in own for at in (h * head + which * page for h in range(len(slab)))
             ]
         return tuple(ranges)
-
-    def allocated(self) -> int:
-        return sum(slab.untyped_storage().nbytes() for slab in (*self.keys, *self.values))
 
     def locate(self, rows: Rows) -> None:
         width = max(1, -(-rows.cells // self.size))

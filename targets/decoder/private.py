@@ -83,7 +83,7 @@ class PrivateStore(Store):
         super().end(slot)
         del self.caches[slot]
 
-    def clean(self, slot: int, constants: tuple[float, float]) -> None:
+    def clean(self, place: int, constants: tuple[float, float]) -> None:
         """Nothing: what is private goes with its owner, and a new owner's is new."""
 
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:

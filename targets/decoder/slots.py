@@ -10,67 +10,41 @@ import torch
 
 from targets.decoder.layout import Layout
 from targets.decoder.rows import Rows
+from targets.decoder.slabs import SlabStore, memory_of
 from targets.decoder.store import Store
-from targets.models import Plan
+from targets.models import LayerPlan, Plan
 from targets.protocol.tags import NEVER
 
 
-class SlotStore(Store):
-    """Owns the slabs.
+class SlotStore(SlabStore):
+    """Owns the slabs, [S, H, T, D] each.
 
     Attributes:
-        keys, values: a slab a layer, [S, H, T, D] each; of no heads where the layer has no attention.
         tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
     """
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         super().__init__(plan, layout)
-        shapes = [(len(self.lengths), layer.heads, layout.room(layer.window), layer.head_size) for layer in plan.layers]
-        self.keys, self.values = (
-            [torch.full(shape, dirt, dtype=layout.dtype, device=layout.device) for shape in shapes] for dirt in self.fill
-        )
-        self.rooms = [shape[2] for shape in shapes]
+        self.rooms = [layout.room(layer.window) for layer in plan.layers]
         self.ring = min(self.rooms) if layout.append_max is not None else None
+
+    def shape(self, layer: LayerPlan) -> tuple[int, int, int, int]:
+        return len(self.lengths), layer.heads, self.layout.room(layer.window), layer.head_size
+
+    def at(self, place: int) -> int:
+        return self.row_of(place)
 
     def shadow(self) -> None:
         self.tags = [
             torch.full((slab.shape[0], slab.shape[2]), NEVER, dtype=torch.int64, device=slab.device) for slab in self.keys
         ]
 
-    def poison(self, name: str) -> None:
-        super().poison(name)
-        for slabs, constant in zip((self.keys, self.values), self.fill, strict=True):
-            for slab in slabs:
-                slab.fill_(constant)
-
     def row_of(self, slot: int) -> int:
         """The row of the slabs in which a slot stands."""
         return slot
 
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
-        """As of every store. Slabs are numbered by the memory they lie in: two that were views of one have one number."""
-        if not self.tags:
-            return ()
-        row = self.row_of(slot)
-        allocations: dict[int, int] = {}
-        ranges = []
-        for slab in (*self.keys, *self.values):
-            if not slab.numel():
-                continue
-            base = slab.untyped_storage().data_ptr()
-            view = slab[row]
-            first = view.data_ptr() - base
-            ranges.append((allocations.setdefault(base, len(allocations)), first, first + view.nbytes))
-        return tuple(ranges)
-
-    def allocated(self) -> int:
-        return sum(slab.untyped_storage().nbytes() for slab in (*self.keys, *self.values))
-
-    def clean(self, slot: int, constants: tuple[float, float]) -> None:
-        row = self.row_of(slot)
-        for slabs, constant in zip((self.keys, self.values), constants, strict=True):
-            for slab in slabs:
-                slab[row] = constant
+        return memory_of((*self.keys, *self.values), self.row_of(slot)) if self.tags else ()
 
     def grew(self, slot: int, tokens: int) -> None:
         super().grew(slot, tokens)

@@ -14,6 +14,7 @@ import torch
 
 from targets.decoder.layout import Layout
 from targets.decoder.rows import Rows
+from targets.decoder.slabs import memory_of
 from targets.decoder.slots import SlotCache
 from targets.decoder.store import POISONS, Store
 from targets.models import DTYPES, Plan
@@ -78,17 +79,8 @@ class StateStore:
             slab[slot] = state
 
     def storage(self, slot: int, first: int) -> tuple[tuple[int, int, int], ...]:
-        """The memory of a slot's states: (slab, first byte, end byte) of each, slabs numbered from `first` on.
-
-        Slabs are numbered by the memory they lie in, so that two that were views of one would have one number.
-        """
-        allocations: dict[int, int] = {}
-        ranges = []
-        for slab in self.slabs.values():
-            base = slab.untyped_storage().data_ptr()
-            begins = slab[slot].data_ptr() - base
-            ranges.append((first + allocations.setdefault(base, len(allocations)), begins, begins + slab[slot].nbytes))
-        return tuple(ranges)
+        """The memory of a slot's states: (slab, first byte, end byte) of each, slabs numbered from `first` on."""
+        return memory_of(self.slabs.values(), slot, first)
 
     @property
     def allocated(self) -> int:

@@ -80,20 +80,20 @@ class Store(ABC):
         """The owner leaves. Its cells stay as they are until they are overwritten."""
         self.lengths[slot] = 0
 
-    def scrub(self, slot: int) -> None:
-        """Fills a freed slot with the poison, or with zeros where that is the policy; else its cells stay as they are."""
+    def scrub(self, place: int) -> None:
+        """Fills a freed slot, or page, with the poison, or with zeros where that is the policy; else it stays as it is."""
         if self.poisoned:
-            self.clean(slot, self.fill)
+            self.clean(place, self.fill)
         elif self.layout.reuse == "zero-on-free":
-            self.clean(slot, (0.0, 0.0))
+            self.clean(place, (0.0, 0.0))
 
     def grew(self, slot: int, tokens: int) -> None:
         """`tokens` more cells were written."""
         self.lengths[slot] += tokens
 
     @abstractmethod
-    def clean(self, slot: int, constants: tuple[float, float]) -> None:
-        """Fills every cell of a slot, K and V each with a constant."""
+    def clean(self, place: int, constants: tuple[float, float]) -> None:
+        """Fills every cell of a slot, or of a page where there are pages, K and V each with a constant."""
 
     # Room and sharing: one that shares nothing has room for every slot and never finds anything
 
@@ -181,7 +181,8 @@ class Store(ABC):
 
     def seen(self, slot: int) -> Cells:
         """What the next query of a slot's owner would see of its own cells; read as the network reads, changing nothing."""
-        layers = [self.read(layer, self.everything(slot)) for layer in self.plan.attending]
+        rows = self.everything(slot)
+        layers = [self.read(layer, rows) for layer in self.plan.attending]
         return Cells(tuple(keys[0] for keys, _ in layers), tuple(values[0] for _, values in layers))
 
     def everything(self, slot: int) -> Rows:

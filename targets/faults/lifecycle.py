@@ -82,8 +82,7 @@ class NeverFreeingDecoder(Decoder):
             return super().cancel(submission, reason)
         probe, slot = self.cancel_never_frees, running.slot
         probe.reach()
-        self.batch.leave(submission)
-        self.sampler.leave(submission)
+        self.leave(submission)
         self.store.end(slot)
         if probe.honest:
             self.scheduler.release(slot)
