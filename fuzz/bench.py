@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import torch
 
 from fuzz.conductor import run_trio
-from fuzz.followup import Failure
 from fuzz.judge import Judge
-from fuzz.search import Limits, Search, Tally
-from fuzz.shrink import sort_key
-from fuzz.stage import InProcess
 from fuzz.strategies import Space, batches, schedules
 from oracle.checks import ROUTINE
 from oracle.finding import Report
 from oracle.reference import Reference
-from targets.faults import Fault
-from targets.protocol import CheckName, Factory, Kind, Request, Schedule, Setting, emitted_by_submission, submissions
+from targets.protocol import CheckName, Factory, Request, Schedule, Setting, emitted_by_submission, submissions
 from targets.registry import TargetSpec, build
 
 WORKLOAD_SEED = 0
@@ -98,100 +92,6 @@ def sanitizing(count: int) -> dict[str, float]:
         "poisoned replays compared": float(report.poisoned),
         "findings": float(len(report.findings)),
     }
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """One fault and one seed: the first rightful failure of a search, shrunk.
-
-    Attributes:
-        schedules: Until it was found; None if it was not.
-        kind, check, site: What it came out as.
-        kind_first: What it was called before it was shrunk.
-        right_first, right: Whether every failure up to there had a kind that the fault declares, before it was shrunk and
-            after; a minimal schedule that passed when it was judged again is none.
-        source_right: Whether the neighbour that is named is the one whose content came across. Known without any swap where
-            the minimal schedule has two requests, for then it is the other one; None where it has more, or is no leak.
-        wrong: Signatures of other failures on the way: a kind or a check that the fault does not declare.
-        requests, tokens: Size of the minimal schedule, and over the smallest known one of that kind.
-    """
-
-    fault: str
-    seed: int
-    schedules: int | None
-    seconds: float
-    kind: str = ""
-    check: str = ""
-    site: str = ""
-    kind_first: str = ""
-    right_first: bool = False
-    right: bool = False
-    source_right: bool | None = None
-    wrong: tuple[str, ...] = ()
-    evaluations: int = 0
-    minimal: bool = False
-    requests: int = 0
-    tokens: int = 0
-    requests_over: int = 0
-    tokens_over: int = 0
-
-
-def shrinking(faults: Iterable[Fault], seeds: Iterable[int], schedules_max: int, dtype: str = "float64") -> Iterator[Trial]:
-    """Each fault alone, in one dtype: how soon it is found, what it shrinks to, and what that took."""
-    for fault, seed in itertools.product(faults, seeds):
-        spec = TargetSpec(model=fault.models[0], faults=(fault.name,))
-        factory = build(spec)
-        stage = InProcess(factory, functools.partial(build, spec))
-        settings = dict(fault.settings) if dtype == "float64" else {**fault.settings, "dtype": dtype}
-        search = Search(factory, seed, Limits(schedules=schedules_max), settings, stage=stage)
-        search.enough = functools.partial(_is_rightful, fault)
-        started = time.perf_counter()
-        tally = run_trio(search.run)
-        yield trial_of(fault, seed, tally, time.perf_counter() - started)
-
-
-def _is_rightful(fault: Fault, failure: Failure) -> bool:
-    return failure.finding.kind in fault.kinds and failure.finding.check in fault.checks
-
-
-def trial_of(fault: Fault, seed: int, tally: Tally, seconds: float) -> Trial:
-    """What a search that ended with the first rightful failure says of a fault."""
-    wrong: list[str] = []
-    kinds = [(failure.first.kind, failure.finding.kind) for failure in tally.failures]
-    for failure in tally.failures:
-        finding = failure.finding
-        if not _is_rightful(fault, failure):
-            wrong.append(failure.signature)
-            continue
-        size, known = sort_key(failure.schedule), sort_key(fault.smallest[finding.kind])
-        return Trial(
-            fault=fault.name,
-            seed=seed,
-            schedules=failure.found_after,
-            seconds=seconds,
-            kind=finding.kind,
-            check=finding.check,
-            site=failure.site,
-            kind_first=failure.first.kind,
-            right_first=all(first in fault.kinds for first, _ in kinds),
-            right=all(last in fault.kinds for _, last in kinds) and not tally.unstable,
-            source_right=_source_right(failure),
-            wrong=tuple(wrong),
-            evaluations=failure.evaluations,
-            minimal=failure.minimal,
-            requests=size[0],
-            tokens=size[1],
-            requests_over=size[0] - known[0],
-            tokens_over=size[1] - known[1],
-        )
-    return Trial(fault=fault.name, seed=seed, schedules=None, seconds=seconds, wrong=tuple(wrong))
-
-
-def _source_right(failure: Failure) -> bool | None:
-    """Whether the only neighbour there is is the one that is named; None where there are several, or nothing leaked."""
-    finding = failure.finding
-    if finding.kind is not Kind.LEAK or len(submissions(failure.schedule)) != 2:
-        return None
-    return {finding.submission, *finding.sources} == {0, 1} and len(finding.sources) == 1
 
 
 def _judged(factory: Factory, workload: list[Schedule], checks: Collection[CheckName]) -> dict[str, float]:

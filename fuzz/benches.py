@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import msgspec
 
-from fuzz.commandline import Number, check_dtype, check_file
+from fuzz.commandline import Number, bad, check_dtype, check_file
 
 
 @click.group()
@@ -59,8 +60,8 @@ def _figures(measure: Callable[[int], dict[str, float]], schedules: int, json_pa
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every trial as JSON.")
 def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int, dtype: str, json_path: Path | None) -> int:
     """Each planted bug alone: schedules to the first failure, what it shrinks to, and evaluations; 1 if one is missed."""
-    from fuzz.bench import shrinking
-    from fuzz.report import format_trials
+    from fuzz.fault_bench.attempts import Task, attempt
+    from fuzz.fault_bench.tables import format_trials
     from fuzz.repro import write_atomically
     from fuzz.run import set_threads
     from targets.faults import FAULTS, find_faults
@@ -69,14 +70,92 @@ def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int,
     check_dtype(dtype)
     check_file(json_path)
     found = []
-    for trial in shrinking(find_faults(names or tuple(FAULTS)), range(seed, seed + trials), schedules, dtype):
-        found.append(trial)
-        if trial.seed == seed + trials - 1:
-            click.echo(format_trials([other for other in found if other.fault == trial.fault]))
+    for fault in find_faults(names or tuple(FAULTS)):
+        seeds = range(seed, seed + trials)
+        mine = [attempt(Task(fault=fault.name, seed=each, schedules=schedules, dtype=dtype)) for each in seeds]
+        click.echo(format_trials(mine))
+        found += mine
     click.echo(format_trials(found, "all"))
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1))
-    return int(any(trial.schedules is None for trial in found))
+    return int(any(trial.found is None for trial in found))
+
+
+@bench.command("faults")
+@click.option("--fault", "names", multiple=True, help="Only this planted bug; may be repeated.  [default: all]")
+@click.option("--way", "ways", multiple=True, help="Of making up schedules; may be repeated; or all.  [default: slotfuzz]")
+@click.option("--trials", type=Number(int, 1, 1000), help="Seeds a fault and way.  [default: 10; 3 for other ways]")
+@click.option("--seconds", type=Number(float, 0.1, 1e5), help="For each trial.  [default: 60; 10 for other ways]")
+@click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--twins", type=Number(int, 0, 1e6), default=0, show_default=True, help="Schedules on each fault's honest twin."
+)
+@click.option("--pairs", type=Number(int, 0, 1e4), default=0, show_default=True, help="So many times two bugs at once.")
+@click.option("--workers", type=Number(int, 1, 1024), default=1, show_default=True, help="Processes.")
+@click.option("--ledger", type=click.Path(path_type=Path), help="Where results are kept; what it has is not done again.")
+@click.option("--frozen", multiple=True, type=click.Path(path_type=Path), help="A ledger to hold these results against.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+@click.option(
+    "--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write the tables, of each fault as well."
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw survival curves, .png or .svg (needs slotfuzz[plot]).")
+def bench_faults(
+    names: tuple[str, ...],
+    ways: tuple[str, ...],
+    trials: int | None,
+    seconds: float | None,
+    seed: int,
+    twins: int,
+    pairs: int,
+    workers: int,
+    ledger: Path | None,
+    frozen: tuple[Path, ...],
+    json_path: Path | None,
+    markdown_path: Path | None,
+    plot: Path | None,
+) -> int:
+    """What is found, how soon, and by whom else; 1 if a bug was missed in any trial, or a twin gave an alarm."""
+    from fuzz.bench_faults import Plan, as_markdown, figures, holds, measure
+    from fuzz.dose_picture import check_picture
+    from fuzz.fault_bench.picture import draw
+    from fuzz.fault_bench.ways import OURS, WAYS
+    from fuzz.repro import write_atomically
+    from fuzz.run import console, set_threads
+    from targets.faults import FAULTS, find_faults
+
+    set_threads()
+    for path, option in ((ledger, "--ledger"), (json_path, "--json"), (markdown_path, "--markdown"), (plot, "--plot")):
+        check_file(path, option)
+    if plot is not None:
+        check_picture(plot)
+    for path in frozen:
+        if not path.is_file():
+            raise bad("--frozen", "a ledger that exists", path)
+    for way in ways:
+        if way not in (*WAYS, "all"):
+            raise bad("--way", "all, or one of " + ", ".join(WAYS), way)
+    plan = Plan(
+        faults=tuple(fault.name for fault in find_faults(names or tuple(FAULTS))),
+        ways=tuple(WAYS) if "all" in ways else tuple(dict.fromkeys(ways or (OURS,))),
+        trials=trials,
+        seconds=seconds,
+        seed=seed,
+        twin_schedules=twins,
+        pairs=pairs,
+    )
+    with tempfile.TemporaryDirectory() as nowhere:
+        path = ledger or Path(nowhere) / "ledger.jsonl"
+        measure(plan, path, workers, console())
+        made, of_trials = figures(path, plan, frozen)
+    text = as_markdown(made)
+    click.echo(text.partition("## Each fault")[0].rstrip() if markdown_path else text.rstrip())
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(made), indent=1))
+    if markdown_path is not None:
+        write_atomically(markdown_path, text.encode())
+    if plot is not None:
+        draw(of_trials, plot)
+    return int(not holds(made))
 
 
 @bench.command("dose")
@@ -137,7 +216,6 @@ def bench_decoder(
     import torch
 
     from fuzz.bench_decoder import MODELS, PARTS, Figures, factories, measured
-    from fuzz.commandline import bad
     from fuzz.decoder_bench.claims import claims
     from fuzz.decoder_bench.measure import CLOCKS, Effort
     from fuzz.decoder_bench.tables import format_claims, format_table

@@ -6,6 +6,7 @@ minimal schedule. Shrinking keeps the site as it keeps the kind: of two bugs in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ class Failure:
         site: Where it began, by name; empty where that is not known.
         first: The finding as it was before shrinking.
         trace_digest: Of the minimal schedule's trace, so that a replay can be compared bit for bit.
-        found_after: Schedules until the first one that showed it, itself included.
+        found_after, found_after_s: Schedules until the first one that showed it, itself included; seconds likewise.
+        shrink_s: Seconds that its shrinking took.
     """
 
     signature: str
@@ -48,6 +50,7 @@ class Failure:
     trace_digest: str
     found_after: int
     found_after_s: float
+    shrink_s: float = 0.0
 
     def is_like(self, other: Failure) -> bool:
         """Whether two failures are one bug: what several checks say of one minimal schedule is evidence, not another bug."""
@@ -104,7 +107,9 @@ class FollowUp:
             judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
             return await self._same(judgement, finding, site)
 
+        started = time.perf_counter()
         shrunk = await shrink(schedule, finding, self.judge.factory.knobs, self.settings, evaluate)
+        shrink_s = time.perf_counter() - started
         judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
         last = await self._same(judgement, finding, site)
         if last is None:
@@ -122,6 +127,7 @@ class FollowUp:
             trace_digest=digest(judgement.trace),
             found_after=found.after,
             found_after_s=found.after_s,
+            shrink_s=shrink_s,
         )
 
     async def _same(self, judgement: Judgement, finding: Finding, site: str) -> Finding | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
 import msgspec
 
-from fuzz.bench import Trial
 from fuzz.judge import Judge
 from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
@@ -173,26 +171,6 @@ def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros
 def _failing_share_max(tally: Tally) -> float:
     """Upper end, with 95% confidence, of the share of failing schedules where none of n failed: 3/n."""
     return min(1.0, 3 / tally.schedules) if tally.schedules else 1.0
-
-
-def format_trials(trials: Sequence[Trial], name: str = "") -> str:
-    """Trials of one fault, or of several, on one line."""
-    found = [trial for trial in trials if trial.schedules is not None]
-    line = f"{name or trials[0].fault:<26} found {len(found)} of {len(trials)}"
-    if not found:
-        return line
-    evaluations = [trial.evaluations for trial in found]
-    close = sum(trial.requests_over <= 1 and trial.tokens_over <= 2 for trial in found)
-    kinds = " ".join(sorted({trial.kind for trial in found}))
-    before, after = sum(trial.right_first for trial in found), sum(trial.right for trial in found)
-    sources = [trial.source_right for trial in found if trial.source_right is not None]
-    return (
-        f"{line}  after {median(trial.schedules or 0 for trial in found):g} schedules (worst "
-        f"{max(trial.schedules or 0 for trial in found)})  evaluations {median(evaluations):g} (worst {max(evaluations)})  "
-        f"minimal {sum(trial.minimal for trial in found)}  near the smallest {close}  "
-        f"wrong kind or check {sum(bool(trial.wrong) for trial in trials)}  "
-        f"kind right before shrinking {before}, after {after}  source right {sum(sources)} of {len(sources)}  {kinds}"
-    )
 
 
 def _tokens(tokens: tuple[int, ...]) -> str:

@@ -71,6 +71,11 @@ class Limits:
     seconds: float | None = None
 
 
+def drawn(space: Space, seed: int) -> Iterator[Schedule]:
+    """Endless schedules for a target with this space, as a run draws them."""
+    return batches(schedules(space), seed)
+
+
 class Search:
     """One run of the fuzzer on one factory.
 
@@ -89,6 +94,7 @@ class Search:
         on_schedule: Callable[[Tally], None] = lambda _: None,
         checks: tuple[CheckName, ...] = ROUTINE,
         stage: Stage | None = None,
+        draw: Callable[[Space, int], Iterator[Schedule]] = drawn,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -97,10 +103,12 @@ class Search:
         self.on_failure = on_failure
         self.on_schedule = on_schedule
         self.checks = checks
+        self.draw = draw
         self.judge = Judge(factory, stage)
         self.tally = Tally(sanitized=bool(self.settings.get("sanitize")))
         self.enough: Callable[[Failure], bool] = lambda _: False
         self.follow = FollowUp(self.judge, self.settings, checks)
+        self.started = time.perf_counter()
         self._found: Counter[tuple[Kind, CheckName]] = Counter()
         self._seen: Counter[tuple[Kind, CheckName, str]] = Counter()
 
@@ -108,10 +116,12 @@ class Search:
         """Generates and judges until a limit is reached."""
         self.judge.reference(self.settings)  # measured before the clock starts
         self.judge.begin()
-        started = time.perf_counter()
-        for schedule in itertools.islice(self.generate(), self.limits.schedules):
+        generated = self.generate()
+        first = next(generated)
+        self.started = time.perf_counter()
+        for schedule in itertools.islice(itertools.chain([first], generated), self.limits.schedules):
             await self.one(schedule)
-            self.tally.seconds = time.perf_counter() - started
+            self.tally.seconds = time.perf_counter() - self.started
             self.on_schedule(self.tally)
             if self.limits.seconds is not None and self.tally.seconds >= self.limits.seconds:
                 break
@@ -121,7 +131,7 @@ class Search:
 
     def generate(self) -> Iterator[Schedule]:
         """Endless schedules; the run's own settings win over drawn ones."""
-        for schedule in batches(schedules(Space.of(self.factory)), self.seed):
+        for schedule in self.draw(Space.of(self.factory), self.seed):
             yield msgspec.structs.replace(schedule, settings={**schedule.settings, **self.settings})
 
     async def one(self, schedule: Schedule) -> None:
@@ -129,6 +139,7 @@ class Search:
         tally = self.tally
         judgement = await self.judge.judge(schedule, self.checks)
         tally.schedules += 1
+        found = Found(tally.schedules, time.perf_counter() - self.started)
         tally.tokens_checked += sum(isinstance(event, Emitted) for event in judgement.trace)
         tally.mechanisms.update(mechanisms(schedule, judgement.trace))
         tally.report.add(msgspec.structs.replace(judgement.report, findings=[]))
@@ -139,7 +150,7 @@ class Search:
         if findings or tally.schedules % REPEAT_EVERY == 1:
             findings = await self.stable(judgement, findings)
         for finding in findings:
-            await self.follow_up(judgement, finding)
+            await self.follow_up(judgement, finding, found)
 
     def _is_looked_at(self, finding: Finding) -> bool:
         """Whether a finding's site is looked for: the first ones of a kind and check, then one in so many."""
@@ -161,7 +172,7 @@ class Search:
             self.tally.failing += not judgement.findings
         return again.findings if again.findings or again.verdict is Verdict.UNKNOWN else findings
 
-    async def follow_up(self, judgement: Judgement, finding: Finding) -> None:
+    async def follow_up(self, judgement: Judgement, finding: Finding, found: Found) -> None:
         """Shrinks one finding and reports it, unless its like were shrunk before or its signature is known."""
         site = await self.follow.site(judgement, finding)
         if site and any(known.signature == signature(finding, site) for known in self.tally.failures):
@@ -169,7 +180,6 @@ class Search:
         self._seen[finding.kind, finding.check, site] += 1
         if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
             return
-        found = Found(self.tally.schedules, self.tally.seconds)
         failure = await self.follow.failure(judgement.schedule, finding, site, found)
         if failure is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")

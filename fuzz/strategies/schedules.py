@@ -38,18 +38,18 @@ _LONG_PROMPT = (500, 511, 512, 513, 700, 1000, 1023, 1024)
 LONG_TOKENS = 1280
 
 
-def schedules(space: Space) -> st.SearchStrategy[Schedule]:
-    """A schedule for a target with this space."""
-    return dice().map(lambda drawn: schedule(drawn, space))
+def schedules(space: Space, swarm: bool = True, motifs: bool = True) -> st.SearchStrategy[Schedule]:
+    """A schedule for a target with this space; without `swarm` or `motifs` only to measure what they are good for."""
+    return dice().map(lambda drawn: schedule(drawn, space, swarm, motifs))
 
 
-def schedule(dice: Dice, space: Space) -> Schedule:
-    """Reads one schedule off the dice."""
-    bits = dice.below(2 ** len(FEATURES))
+def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) -> Schedule:
+    """Reads one schedule off the dice; without `swarm` every feature is on."""
+    bits = dice.below(2 ** len(FEATURES)) if swarm else 2 ** len(FEATURES) - 1
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
-    motifs = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
-    lives = dice.pick(motifs)(dice, space) if dice.below(2) else _mix(dice, space, on)
+    stories = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
+    lives = dice.pick(stories)(dice, space) if motifs and dice.below(2) else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
     if "tiny-pool" in on:

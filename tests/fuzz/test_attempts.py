@@ -1,19 +1,18 @@
-"""Bench: what a trial says of kinds, before shrinking and after, and of sources."""
+"""Attempts: what a trial says of kinds, before shrinking and after, and of sources."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from fuzz.bench import Trial, shrinking, trial_of
-from fuzz.report import format_trials
+from fuzz.fault_bench.attempts import Task, Trial, attempt, trial_of
+from fuzz.fault_bench.tables import format_trials
 from fuzz.search import Failure, Tally
 from oracle.finding import Finding
-from targets.faults import FAULTS
 from targets.protocol import CheckName, Kind, Schedule
 from tests.oracle.handmade import asked
 
-FAULT = FAULTS["late-token"]
+TASK = Task(fault="late-token", schedules=40)
 LEAK = Finding(kind=Kind.LEAK, check=CheckName.SWAP, what="", submission=1, sources=(0,))
 WRONG = Finding(kind=Kind.INTERFERENCE, check=CheckName.ISOLATION, what="", submission=1)
 TWO, THREE = asked((1,), (2,)), asked((1,), (2,), (3,))
@@ -35,7 +34,7 @@ def failure(first: Finding, last: Finding, schedule: Schedule = TWO) -> Failure:
 
 
 def trial(*failures: Failure, unstable: tuple[str, ...] = ()) -> Trial:
-    return trial_of(FAULT, 0, Tally(failures=list(failures), unstable=list(unstable)), 1.0)
+    return trial_of(TASK, Tally(failures=list(failures), unstable=list(unstable)))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_the_line_of_a_fault_counts_kinds_and_sources() -> None:
 
 @pytest.mark.slow
 def test_a_real_trial_is_right_before_and_after_and_names_its_source() -> None:
-    (made,) = shrinking([FAULT], [0], 40)
+    made = attempt(TASK)
     assert (made.kind_first, made.kind, made.right_first, made.right, made.source_right) == (
         Kind.LEAK,
         Kind.LEAK,
@@ -87,3 +86,27 @@ def test_a_real_trial_is_right_before_and_after_and_names_its_source() -> None:
         True,
         True,
     )
+
+
+@pytest.mark.slow
+def test_a_trial_says_when_a_fault_was_reached_and_when_it_made_a_difference() -> None:
+    made = attempt(TASK)
+    assert made.reached is not None
+    assert made.triggered is not None
+    assert made.found is not None
+    assert 1 <= made.reached <= made.triggered <= made.found == made.judged
+    assert made.found_s is not None
+    assert 0 < made.found_s <= made.judged_s
+
+
+@pytest.mark.slow
+def test_a_trial_that_finds_nothing_says_how_much_it_tried() -> None:
+    made = attempt(Task(fault="sampler-restarts", way="all-at-once", schedules=1))
+    assert (made.judged, made.found, made.kind) == (1, None, "")
+
+
+@pytest.mark.slow
+def test_another_way_is_measured_by_detection_alone() -> None:
+    made = attempt(Task(fault="stale-length", way="uniform", schedules=40))
+    assert made.found is not None
+    assert (made.evaluations, made.minimal) == (0, False)
