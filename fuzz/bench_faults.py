@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fuzz.fault_bench.attempts import Task, Trial
+from fuzz.fault_bench.exchanges import Exchanged, ExchangeTask
 from fuzz.fault_bench.figures import Against, Line, Whole, against, lines, wholes
 from fuzz.fault_bench.ledger import AnyTask, Entry, add, missing, performed, read, version
 from fuzz.fault_bench.pairs import Pair, PairTask, compatible
 from fuzz.fault_bench.tables import markdown
 from fuzz.fault_bench.twins import Twin, TwinTask
 from fuzz.fault_bench.ways import OURS
+from targets.faults.generated import FIELDS
 
 TRIALS, SECONDS = 10, 60.0
 BASELINE_TRIALS, BASELINE_SECONDS = 3, 10.0
@@ -35,6 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
     twins: tuple[Twin, ...]
     pairs: tuple[Pair, ...]
+    exchanges: tuple[Exchanged, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         trials, seconds: For each fault and way; by default more for ours than for the others.
         twin_schedules: For the honest twin of each fault; 0 for none.
         pairs: So many of two faults at once.
+        exchange_schedules: For each field that two requests exchange; 0 for none.
     """
 
     faults: tuple[str, ...]
@@ -53,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     twin_schedules: int = 0
     pairs: int = 0
+    exchange_schedules: int = 0
 
     def tasks(self) -> list[AnyTask]:
         """All of them; the trials seed by seed, so that what is there after half the time is half of each fault's."""
@@ -70,7 +75,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             PairTask(first=first, second=second, schedules=PAIR_SCHEDULES, seed=self.seed)
             for first, second in compatible(self.faults, self.pairs, self.seed)
         ]
-        return [*trials, *(twins if self.twin_schedules else ()), *pairs]
+        exchanges = [ExchangeTask(field=each.name, schedules=self.exchange_schedules, seed=self.seed) for each in FIELDS]
+        return [
+            *trials,
+            *(twins if self.twin_schedules else ()),
+            *pairs,
+            *(exchanges if self.exchange_schedules else ()),
+        ]
 
 
 def measure(plan: Plan, ledger: Path, workers: int, console: Console) -> None:
@@ -110,19 +121,20 @@ def figures(ledger: Path, plan: Plan, frozen: Sequence[Path] = ()) -> tuple[Figu
         lines=tuple(by_fault),
         twins=tuple(result for result in results if isinstance(result, Twin)),
         pairs=tuple(result for result in results if isinstance(result, Pair)),
+        exchanges=tuple(result for result in results if isinstance(result, Exchanged)),
     )
     return made, trials
 
 
 def holds(made: Figures) -> bool:
-    """Whether ours found every fault in every trial, and nothing on a twin."""
-    ours = [line for line in made.lines if line.way == OURS]
-    return all(line.is_solved for line in ours) and not any(twin.alarms for twin in made.twins)
+    """Whether ours found every fault in every trial, nothing on a twin, and every exchange that must be found."""
+    solved = all(line.is_solved for line in made.lines if line.way == OURS)
+    return solved and not any(twin.alarms for twin in made.twins) and all(each.is_right for each in made.exchanges)
 
 
 def as_markdown(made: Figures) -> str:
     """The figures as a document."""
-    text = markdown(made.ways, made.against, made.lines, made.twins, made.pairs)
+    text = markdown(made.ways, made.against, made.lines, made.twins, made.pairs, made.exchanges)
     others = {name: count for name, count in made.versions.items() if name != version()}
     if others:
         told = ", ".join(f"{count} of {name}" for name, count in others.items())
@@ -131,8 +143,12 @@ def as_markdown(made: Figures) -> str:
 
 
 def _is_of(task: AnyTask, faults: Sequence[str]) -> bool:
+    if isinstance(task, ExchangeTask):
+        return False
     return {task.first, task.second} <= set(faults) if isinstance(task, PairTask) else task.fault in faults
 
 
 def _name(task: AnyTask) -> str:
+    if isinstance(task, ExchangeTask):
+        return task.field
     return f"{task.first} + {task.second}" if isinstance(task, PairTask) else task.fault

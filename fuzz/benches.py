@@ -91,6 +91,9 @@ def bench_shrink(names: tuple[str, ...], trials: int, seed: int, schedules: int,
     "--twins", type=Number(int, 0, 1e6), default=0, show_default=True, help="Schedules on each fault's honest twin."
 )
 @click.option("--pairs", type=Number(int, 0, 1e4), default=0, show_default=True, help="So many times two bugs at once.")
+@click.option(
+    "--exchanges", type=Number(int, 0, 1e6), default=0, show_default=True, help="Schedules on each exchanged field."
+)
 @click.option("--workers", type=Number(int, 1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--ledger", type=click.Path(path_type=Path), help="Where results are kept; what it has is not done again.")
 @click.option("--frozen", multiple=True, type=click.Path(path_type=Path), help="A ledger to hold these results against.")
@@ -107,6 +110,7 @@ def bench_faults(
     seed: int,
     twins: int,
     pairs: int,
+    exchanges: int,
     workers: int,
     ledger: Path | None,
     frozen: tuple[Path, ...],
@@ -142,6 +146,7 @@ def bench_faults(
         seed=seed,
         twin_schedules=twins,
         pairs=pairs,
+        exchange_schedules=exchanges,
     )
     with tempfile.TemporaryDirectory() as nowhere:
         path = ledger or Path(nowhere) / "ledger.jsonl"
@@ -164,7 +169,12 @@ def bench_faults(
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.  [default: all four]")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the counts as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw them, .png or .svg (needs slotfuzz[plot]).")
-def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: Path | None, plot: Path | None) -> int:
+@click.option(
+    "--cell", "one_cell", is_flag=True, help="One cell, of K or V, moved towards the neighbour's; nothing is judged."
+)
+def bench_dose(
+    model: str, schedules: int, dtypes: tuple[str, ...], json_path: Path | None, plot: Path | None, one_cell: bool
+) -> int:
     """How small a leak each check still sees; 1 if the swap misses one of a thousandth or more, or a source is misnamed."""
     from fuzz.dose import NAMED_SCHEDULES, holds, naming, responses
     from fuzz.dose_picture import HEADING, check_picture, draw, format_naming, format_response
@@ -182,17 +192,18 @@ def bench_dose(model: str, schedules: int, dtypes: tuple[str, ...], json_path: P
     found = find_model(model)
     click.echo(HEADING)
     measured = []
-    for response in responses(found, schedules, tuple(dict.fromkeys(dtypes)) or tuple(DTYPES)):
+    for response in responses(found, schedules, tuple(dict.fromkeys(dtypes)) or tuple(DTYPES), one_cell=one_cell):
         measured.append(response)
         click.echo(format_response(response))
-    named = naming(found, NAMED_SCHEDULES)
-    click.echo(format_naming(named))
+    named = None if one_cell else naming(found, NAMED_SCHEDULES)
+    if named is not None:
+        click.echo(format_naming(named))
     if json_path is not None:
         figures = {"model": found.identity, "schedules": schedules, "responses": measured, "naming": named}
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(figures), indent=1))
     if plot is not None:
-        draw(measured, found.name, plot)
-    return int(not holds(measured, named))
+        draw(measured, found.name, plot, one_cell)
+    return int(named is not None and not holds(measured, named))
 
 
 @bench.command("decoder")

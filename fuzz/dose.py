@@ -24,11 +24,15 @@ from oracle.checks.swap import UNDECIDED, Change, compare, conviction
 from oracle.departure import departures
 from oracle.reference import Reference
 from targets.decoder import DecoderFactory
-from targets.faults.dose import Leaks, leaking
+from targets.faults.dose import ULP, Cell, Leaks, leaking
 from targets.models import DTYPES, Model
 from targets.protocol import Factory, Op, Request, Schedule, Setting, Step, Submit, Trace
 
 SHARES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+CELL_SHARES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, ULP)
+"""How far one cell is moved; the last one by a unit in the last place."""
+CELL_POSITIONS = 8
+"""The cell is one of the first so many, which most requests have."""
 WAYS = ("tokens", "regret", "logits", "swap")
 """Ways of looking: a token is not the isolated greedy one; its regret is beyond the bound (all that can be asked without
 logits); the logits are; the bits change when all others' tokens are exchanged."""
@@ -75,16 +79,21 @@ class Naming(msgspec.Struct, frozen=True):
 
 
 def responses(
-    model: Model, count: int, dtypes: Sequence[str] = tuple(DTYPES), shares: Sequence[float] = (0.0, *SHARES)
+    model: Model, count: int, dtypes: Sequence[str] = tuple(DTYPES), shares: Sequence[float] = (), one_cell: bool = False
 ) -> Iterator[Response]:
-    """Every dtype and share on the first `count` schedules of the fixed workload."""
+    """Every dtype and share on the first `count` schedules of the fixed workload.
+
+    Args:
+        one_cell: Instead of a share of all of V, one cell is moved, in each schedule another one.
+    """
+    shares = shares or (0.0, *(CELL_SHARES if one_cell else SHARES))
     clean = DecoderFactory(model)
     references = Judge(clean).reference  # one rounding bound and one memory for each dtype
     greedy = msgspec.structs.replace(Space.of(clean), sampling=False)  # what leaks, leaks into the logits
     drawn = list(itertools.islice(batches(schedules(greedy), WORKLOAD_SEED), count))
     for dtype, share in itertools.product(dtypes, shares):
         workload = [msgspec.structs.replace(schedule, settings={**schedule.settings, "dtype": dtype}) for schedule in drawn]
-        yield run_trio(_response, _Leaky(model, share, references), workload, dtype)
+        yield run_trio(_response, _Leaky(model, share, references, one_cell), workload, dtype)
 
 
 def naming(model: Model, count: int, share: float = 0.1, dtype: str = "float64") -> Naming:
@@ -120,16 +129,17 @@ def crowd(factory: Factory, seed: int, dtype: str) -> Schedule:
 class _Leaky:
     """A target with a leak, and what it takes to judge it."""
 
-    def __init__(self, model: Model, share: float, references: References) -> None:
+    def __init__(self, model: Model, share: float, references: References, one_cell: bool = False) -> None:
         self.share = share
         self.leaks = Leaks()
-        self.factory = DecoderFactory(model, leaking(share, self.leaks))
+        self.factory = DecoderFactory(model, leaking(share, self.leaks, one_cell=one_cell))
+        self.plan = model.plan
         self.references = references
         self.alphabet = Judge(self.factory).alphabet
 
     async def case(self, schedule: Schedule) -> tuple[Case, dict[int, set[int]], set[int]]:
         """A schedule replayed; who was exposed to whom, and whose leaks were lost."""
-        self.leaks.begin()
+        self.leaks.begin(self._cell(schedule))
         trace = await play(self.factory, schedule, audits=False)
         case = Case(
             schedule=schedule,
@@ -143,6 +153,13 @@ class _Leaky:
         if not self.share:
             return case, {victim: set() for victim in self.leaks.tried}, set()
         return case, self.leaks.sources, self.leaks.lost
+
+    def _cell(self, schedule: Schedule) -> Cell:
+        """A cell by the schedule's own dice, drawn evenly over layers, heads, the first positions, K and V."""
+        dice = random.Random(msgspec.json.encode(schedule.ops))
+        layer = dice.randrange(len(self.plan.attending))
+        heads = self.plan.layers[self.plan.attending[layer]].heads
+        return Cell(layer, dice.randrange(heads), dice.randrange(CELL_POSITIONS), dice.random() < 0.5)
 
     async def ask(self, question: Generator[Schedule, Trace, T]) -> T:
         """Feeds a question the traces it asks for."""

@@ -4,6 +4,7 @@
     ways       all ways by name, ours among them
     attempts   one trial: a planted bug, a way, a seed; what was reached, found, shrunk
     twins      the same decoder with the bug's honest twin: whatever is found there is a false alarm
+    exchanges  two requests exchange one field of their state: is there any that nobody watches?
     pairs      two bugs at once: does each failure have one cause?
     ledger     a file to which each result is added when it is there; what it has is not done again
     figures    what the results come to

@@ -21,13 +21,14 @@ import fuzz
 import oracle
 import targets
 from fuzz.fault_bench.attempts import Task, Trial, attempt
+from fuzz.fault_bench.exchanges import Exchanged, ExchangeTask, play_exchange
 from fuzz.fault_bench.pairs import Pair, PairTask, play_pair
 from fuzz.fault_bench.twins import Twin, TwinTask, play_twin
 from fuzz.run import set_threads
 from targets.protocol import BadInput
 
-AnyTask = Task | TwinTask | PairTask
-Result = Trial | Twin | Pair
+AnyTask = Task | TwinTask | PairTask | ExchangeTask
+Result = Trial | Twin | Pair | Exchanged
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -52,7 +53,9 @@ def perform(task: AnyTask) -> Result:
     """Does one task, in this process."""
     if isinstance(task, Task):
         return attempt(task)
-    return play_twin(task) if isinstance(task, TwinTask) else play_pair(task)
+    if isinstance(task, TwinTask):
+        return play_twin(task)
+    return play_pair(task) if isinstance(task, PairTask) else play_exchange(task)
 
 
 def read(path: Path) -> list[Entry]:

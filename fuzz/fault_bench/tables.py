@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from fuzz.fault_bench.attempts import Trial
+from fuzz.fault_bench.exchanges import Exchanged
 from fuzz.fault_bench.figures import BUCKETS_S, HARD, Against, Line, Whole
 from fuzz.fault_bench.pairs import Pair
 from fuzz.fault_bench.twins import Twin
@@ -13,7 +14,12 @@ from fuzz.fault_bench.ways import OURS, WAYS
 
 
 def markdown(
-    whole: Sequence[Whole], beside: Sequence[Against], lines: Sequence[Line], twins: Sequence[Twin], pairs: Sequence[Pair]
+    whole: Sequence[Whole],
+    beside: Sequence[Against],
+    lines: Sequence[Line],
+    twins: Sequence[Twin],
+    pairs: Sequence[Pair],
+    exchanges: Sequence[Exchanged],
 ) -> str:
     """Everything, the summary first."""
     parts = []
@@ -25,6 +31,8 @@ def markdown(
         parts += ["## Honest twins", of_twins(twins)]
     if pairs:
         parts += ["## Two at once", of_pairs(pairs)]
+    if exchanges:
+        parts += ["## Fields that two requests exchange", of_exchanges(exchanges)]
     if ours := [line for line in lines if line.way == OURS]:
         parts += ["## Each fault", of_faults(ours)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -121,6 +129,22 @@ def of_pairs(pairs: Sequence[Pair]) -> str:
     signatures, pure = sum(len(pair.signatures) for pair in pairs), sum(pair.pure for pair in pairs)
     told = f"Both found in {found} of {len(pairs)} pairs; {pure} of {signatures} signatures have one cause."
     return told + "\n\n" + _table(["first", "second", "both found", "signatures", "of one cause", "which"], rows)
+
+
+def of_exchanges(exchanges: Iterable[Exchanged]) -> str:
+    """A row a field."""
+    rows = [
+        [
+            each.task.field,
+            each.changed,
+            f"> {each.judged}" if each.found is None else each.found,
+            f"{each.kind} {each.check}".strip(),
+            each.shareable,
+            "yes" if each.is_right else "NO",
+        ]
+        for each in exchanges
+    ]
+    return _table(["field", "made a difference", "found after", "as", "may be shared, as", "right"], rows)
 
 
 def of_faults(lines: Iterable[Line]) -> str:
