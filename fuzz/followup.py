@@ -7,7 +7,7 @@ minimal schedule. Shrinking keeps the site as it keeps the kind: of two bugs in 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -72,12 +72,20 @@ class FollowUp:
     Attributes:
         settings: The run's own, which are no part of the search for something simpler.
         checks: Those of the run.
+        clock: Seconds, as the run counts them.
     """
 
-    def __init__(self, judge: Judge, settings: Mapping[str, Setting], checks: Collection[CheckName]) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        settings: Mapping[str, Setting],
+        checks: Collection[CheckName],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.judge = judge
         self.settings = settings
         self.checks = checks
+        self.clock = clock
 
     async def site(self, judgement: Judgement, finding: Finding) -> str:
         """Where a finding began, by name; empty where that can't be told.
@@ -107,9 +115,9 @@ class FollowUp:
             judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
             return await self._same(judgement, finding, site)
 
-        started = time.perf_counter()
+        started = self.clock()
         shrunk = await shrink(schedule, finding, self.judge.factory.knobs, self.settings, evaluate)
-        shrink_s = time.perf_counter() - started
+        shrink_s = self.clock() - started
         judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
         last = await self._same(judgement, finding, site)
         if last is None:

@@ -95,6 +95,7 @@ class Search:
         checks: tuple[CheckName, ...] = ROUTINE,
         stage: Stage | None = None,
         draw: Callable[[Space, int], Iterator[Schedule]] = drawn,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -104,11 +105,12 @@ class Search:
         self.on_schedule = on_schedule
         self.checks = checks
         self.draw = draw
+        self.clock = clock
         self.judge = Judge(factory, stage)
         self.tally = Tally(sanitized=bool(self.settings.get("sanitize")))
         self.enough: Callable[[Failure], bool] = lambda _: False
-        self.follow = FollowUp(self.judge, self.settings, checks)
-        self.started = time.perf_counter()
+        self.follow = FollowUp(self.judge, self.settings, checks, clock)
+        self.started = clock()
         self._found: Counter[tuple[Kind, CheckName]] = Counter()
         self._seen: Counter[tuple[Kind, CheckName, str]] = Counter()
 
@@ -118,10 +120,10 @@ class Search:
         self.judge.begin()
         generated = self.generate()
         first = next(generated)
-        self.started = time.perf_counter()
+        self.started = self.clock()
         for schedule in itertools.islice(itertools.chain([first], generated), self.limits.schedules):
             await self.one(schedule)
-            self.tally.seconds = time.perf_counter() - self.started
+            self.tally.seconds = self.clock() - self.started
             self.on_schedule(self.tally)
             if self.limits.seconds is not None and self.tally.seconds >= self.limits.seconds:
                 break
@@ -139,7 +141,7 @@ class Search:
         tally = self.tally
         judgement = await self.judge.judge(schedule, self.checks)
         tally.schedules += 1
-        found = Found(tally.schedules, time.perf_counter() - self.started)
+        found = Found(tally.schedules, self.clock() - self.started)
         tally.tokens_checked += sum(isinstance(event, Emitted) for event in judgement.trace)
         tally.mechanisms.update(mechanisms(schedule, judgement.trace))
         tally.report.add(msgspec.structs.replace(judgement.report, findings=[]))
