@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.strategies.dice import Dice, dice
 from fuzz.strategies.knobs import settings as knob_settings
 from fuzz.strategies.lives import Life, Turn, to_ops
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, MOTIFS_SHARED
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.requests import Shape, Space
 from fuzz.strategies.sampling import sampled
 from targets.protocol import Schedule, Setting
@@ -48,11 +48,13 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     bits = dice.below(2 ** len(FEATURES))
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
-    motifs = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
-    lives = dice.pick(motifs)(dice, space) if dice.below(2) else _mix(dice, space, on)
+    motif = dice.pick(_motifs(space)) if dice.below(2) else None
+    lives = motif(dice, space) if motif else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
-    if "tiny-pool" in on:
+    if motif in MOTIFS_POOLED and space.pooled:
+        settings |= _short_pool(dice, lives)
+    elif "tiny-pool" in on:
         settings |= _tiny_pool(dice, space, lives)
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
     if "sampling" in on and space.sampling:
@@ -62,16 +64,35 @@ def schedule(dice: Dice, space: Space) -> Schedule:
     return Schedule(ops=to_ops(lives, turns), settings=settings)
 
 
-def _tiny_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
-    """One slot or two; or, where there is a pool of pages, slots enough to crowd it.
+def _motifs(space: Space) -> tuple[Motif, ...]:
+    """Those that mean something to the target; what is special to it more often."""
+    return (
+        *MOTIFS,
+        *(MOTIFS_SAMPLED if space.sampling else ()),
+        *(MOTIFS_SHARED * 2 if space.shares else ()),
+        *(MOTIFS_POOLED * 3 if space.pooled else MOTIFS_POOLED),
+    )
 
-    The pool is measured by the largest request: just enough for it, some more, or a token too little.
+
+def _tiny_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
+    """One slot or two; or, where there is a pool of pages, slots enough to crowd it."""
+    if space.pooled and dice.below(4):
+        return _short_pool(dice, lives)
+    return {"slots": 1 + dice.below(2)} if "slots" in {knob.name for knob in space.knobs} else {}
+
+
+def _short_pool(dice: Dice, lives: list[Life]) -> dict[str, Setting]:
+    """Slots enough to crowd a pool that is just enough for the largest request, some more, or too little.
+
+    Or for all prompts, so that all begin and their answers push each other out. Half of the time in small pages: then each
+    token of an answer may be the one for which there is no room, where in large ones a few requests end before that.
     """
-    knobs = {knob.name for knob in space.knobs}
-    if "pool_tokens" not in knobs or dice.below(4) == 0:
-        return {"slots": 1 + dice.below(2)} if "slots" in knobs else {}
     largest = max(len(life.request.prompt) + life.request.max_new_tokens for life in lives)
-    return {"slots": 8, "pool_tokens": max(1, largest + dice.pick((0, 4, 16, largest // 4, largest // 2, -2)))}
+    prompts = max(largest, sum(len(life.request.prompt) + 1 for life in lives))
+    rooms = (largest, largest + 4, largest + 16, largest * 5 // 4, largest * 3 // 2, largest - 2, prompts, prompts * 3 // 4)
+    fine = dice.pick((None, 1, None, 4))
+    settings: dict[str, Setting] = {"slots": 8, "pool_tokens": max(1, dice.pick(rooms))}
+    return settings if fine is None else {**settings, "page_size": fine}
 
 
 def _salt(dice: Dice, lives: list[Life]) -> None:
