@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from targets.protocol import GREEDY, Op, Request, Schedule, Step, Submit, Wait, submissions, with_request
+from targets.protocol import GREEDY, Op, Request, Schedule, Setting, Step, Submit, Wait, submissions, with_request
 
 T = TypeVar("T")
 
@@ -120,6 +120,21 @@ def without_setting(schedule: Schedule, name: str) -> Schedule:
     """One setting back at its default."""
     rest = {key: value for key, value in schedule.settings.items() if key != name}
     return msgspec.structs.replace(schedule, settings=rest)
+
+
+def with_settings(schedule: Schedule, changes: Mapping[str, Setting]) -> Schedule:
+    """Other values for some settings."""
+    return msgspec.structs.replace(schedule, settings={**schedule.settings, **changes})
+
+
+def apart(schedule: Schedule) -> Schedule:
+    """A step before each request that would otherwise come together with the one before it."""
+    ops: list[Op] = []
+    for op in schedule.ops:
+        if isinstance(op, Submit) and ops and isinstance(ops[-1], Submit):
+            ops.append(Step())
+        ops.append(op)
+    return msgspec.structs.replace(schedule, ops=tuple(ops))
 
 
 def resized(request: Request, prompt: int | None = None, new: int | None = None) -> Request:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fuzz.edits import (
+    apart,
     decisive,
     drop_request,
     ends,
@@ -29,6 +30,19 @@ from fuzz.edits import (
     step_count,
     with_ops,
     without_setting,
+)
+from fuzz.smaller import (
+    SHORT,
+    Measure,
+    coincidences,
+    fewer,
+    fitted,
+    largest,
+    lowered,
+    numbers,
+    pressed,
+    shorter,
+    tighter,
 )
 from oracle.finding import Finding
 from targets.protocol import Knob, Request, Schedule, Step, Submit, Wait, submissions, with_request, with_requests
@@ -97,23 +111,27 @@ class _Shrinker:
     ) -> None:
         self.best = schedule
         self.finding = finding
-        self.knobs = knobs
+        self.numbers = numbers(knobs, fixed)
         self.fixed = fixed
         self.evaluate = evaluate
         self.evaluations = 0
         self.minimal = False
-        self._tried: set[bytes] = {schedule.key()}
+        self._tried: dict[bytes, bool] = {schedule.key(): True}
+        self._immovable: set[str] = set()
 
     async def run(self) -> None:
         """Rounds of passes while any of them helps, then every single reduction as proof."""
         improved = True
         while improved:
             improved = False
-            for candidates in (self._requests, self._ops, self._settings, self._lengths, self._extras, self._steps):
+            early = (self._requests, self._ops, self._settings, self._pressed)
+            for candidates in (*early, self._lengths, self._extras, self._steps):
                 for candidate in candidates():
                     improved |= await self._try(candidate)
-            for last in (self._pools, self._token_ids, self._reductions):  # the last one tried is the proof
+            for last in (self._fewer, self._token_ids, self._apart, self._traded, self._tighter):
                 improved = improved or await self._any(last())
+            improved = improved or await self._sideways() or await self._any(self._coincidences())
+            improved = improved or await self._any(self._reductions())  # the last one tried is the proof
         self.minimal = self.evaluations < EVALUATIONS_MAX
 
     async def _any(self, candidates: Iterator[Schedule]) -> bool:
@@ -124,16 +142,28 @@ class _Shrinker:
 
     async def _try(self, candidate: Schedule) -> bool:
         """Takes a candidate that is simpler than the best and fails in the same way."""
-        key = candidate.key()
-        if key in self._tried or sort_key(candidate) >= sort_key(self.best) or self.evaluations >= EVALUATIONS_MAX:
+        if candidate.key() in self._tried or sort_key(candidate) >= sort_key(self.best):
             return False
-        self._tried.add(key)
-        self.evaluations += 1
-        finding = await self.evaluate(candidate)
+        finding = await self._look(candidate)
         if finding is None:
             return False
         self.best, self.finding = candidate, finding
         return True
+
+    async def _look(self, candidate: Schedule) -> Finding | None:
+        """What a candidate that was not tried before shows; None as well where the evaluations ran out."""
+        if self.evaluations >= EVALUATIONS_MAX:
+            return None
+        self.evaluations += 1
+        finding = await self.evaluate(candidate)
+        self._tried[candidate.key()] = finding is not None
+        return finding
+
+    async def _fails(self, candidate: Schedule) -> bool:
+        """Whether a candidate, simpler or not, fails in the same way; it is not taken."""
+        if candidate.key() not in self._tried:
+            await self._look(candidate)
+        return self._tried.get(candidate.key(), False)
 
     # The passes below read `self.best` anew after every candidate: each builds on what the one before it achieved.
 
@@ -217,22 +247,54 @@ class _Shrinker:
             if step_count(self.best, index):
                 yield from sooner(self.best, index, 1)
 
-    def _pools(self) -> Iterator[Schedule]:
-        """A request less where a knob at its smallest makes up for it: a smaller pool needs fewer to fill it."""
-        if len(submissions(self.best)) < 3:
-            return
-        for knob in self.knobs:
-            numbers = [value for value in knob.values if isinstance(value, int) and not isinstance(value, bool)]
-            if (
-                knob.drawn
-                and knob.name not in self.fixed
-                and knob.low is not None
-                and numbers
-                and self.best.settings.get(knob.name) != min(numbers)
-            ):
-                for submission in reversed(range(len(submissions(self.best)))):
-                    smaller = drop_request(self.best, submission)
-                    yield msgspec.structs.replace(smaller, settings={**smaller.settings, knob.name: min(numbers)})
+    def _pressed(self) -> Iterator[Schedule]:
+        """A few tokens under pressure: early, because where something is short on purpose all other ways are long."""
+        yield from pressed(self.best, self.numbers)
+
+    def _fewer(self) -> Iterator[Schedule]:
+        """A request less, and a number at its least."""
+        yield from fewer(self.best, self.numbers)
+
+    def _apart(self) -> Iterator[Schedule]:
+        """A step between requests in place of whatever long prompts and answers make one wait for another."""
+        if largest(self.best) > SHORT:
+            yield with_requests(apart(self.best), lambda _, request: resized(request, 1, 1))
+            yield with_requests(apart(self.best), lambda _, request: resized(ends(request), 2, 1))
+
+    def _traded(self) -> Iterator[Schedule]:
+        """A prompt of one token and a longer answer, where a long prompt only passes the time."""
+        for submission, request in enumerate(submissions(self.best)):
+            for more in (1, len(request.prompt) // 3):
+                longer = msgspec.structs.replace(resized(request, 1), max_new_tokens=request.max_new_tokens + more)
+                yield with_request(self.best, submission, longer)
+
+    def _tighter(self) -> Iterator[Schedule]:
+        """A token less, and a number one less with it."""
+        yield from tighter(self.best, self.numbers)
+
+    async def _sideways(self) -> bool:
+        """Numbers turned down one by one, as long as the failure stays; then shorter prompts and answers with all of them.
+
+        A smaller number by itself is no simpler, so it is kept only together with what it makes shorter; whether it was
+        needed is for the pass over settings to say.
+        """
+        base = self.best
+        measure: Measure = largest
+        for knob in self.numbers if largest(base) > SHORT else ():
+            for moved, fit in () if knob.name in self._immovable else lowered(base, self.numbers, knob):
+                if await self._fails(moved):
+                    base, measure = moved, fit
+                    break
+            else:
+                self._immovable.add(knob.name)
+        if base is self.best:
+            return False
+        return await self._any(fitted(less, self.numbers, measure) for less in shorter(base))
+
+    def _coincidences(self) -> Iterator[Schedule]:
+        """Other ids, where their pattern alone does not make the failure."""
+        if not self._tried.get(self._renamed().key(), True):
+            yield from coincidences(self.best, self.numbers)
 
     def _reductions(self) -> Iterator[Schedule]:
         """Every single one."""
@@ -240,15 +302,16 @@ class _Shrinker:
 
     def _token_ids(self) -> Iterator[Schedule]:
         """Small ids with the same pattern of equal ones; then one and the same id all through each prompt."""
-        names: dict[int, int] = {}
-        for request in submissions(self.best):
-            for token in request.prompt:
-                names.setdefault(token, len(names) + 1)
-        yield with_requests(
-            self.best,
-            lambda _, request: msgspec.structs.replace(request, prompt=tuple(names[token] for token in request.prompt)),
-        )
+        yield self._renamed()
         for submission in range(len(submissions(self.best))):
             request = self._request(submission)
             same = request.prompt[:1] * len(request.prompt)
             yield with_request(self.best, submission, msgspec.structs.replace(request, prompt=same))
+
+    def _renamed(self) -> Schedule:
+        """Small ids with the same pattern of equal ones."""
+        names: dict[int, int] = {}
+        for request in submissions(self.best):
+            for token in request.prompt:
+                names.setdefault(token, len(names) + 1)
+        return with_requests(self.best, lambda _, request: retold(request, tuple(names[token] for token in request.prompt)))

@@ -85,10 +85,10 @@ def id_reused(dice: Dice, space: Space) -> list[Life]:
     """9: an id taken again at once after its cancel or its end, and two live requests with one id."""
     named = msgspec.structs.replace(_request(dice, space, answer=5), client_id=1)
     again = msgspec.structs.replace(_request(dice, space, answer=4), client_id=1)
-    end = dice.below(4)
+    end, later = 1 + dice.below(3), dice.below(16)
     return [
-        Life(named, cancel_after=2 if end > 1 else None),
-        Life(again, arrival=dice.below(8)),
+        Life(named, cancel_after=end if later > 3 else None),
+        Life(again, arrival=end if later > 7 else later),
         Life(_request(dice, space)),
         Life(msgspec.structs.replace(_request(dice, space), client_id=1), arrival=5),
     ]
@@ -124,9 +124,18 @@ def crowd(dice: Dice, space: Space) -> list[Life]:
 
 
 def outgrow_the_pool(dice: Dice, space: Space) -> list[Life]:
-    """10: prompts that fit beside each other and answers that do not, all the way through."""
+    """8, 10: prompts that fit beside each other and answers that do not, all the way through.
+
+    Some have a sampler's state, and in half of the schedules some are cancelled, wherever they then are.
+    """
     answer = 16 + dice.below(9)
-    return [Life(_request(dice, space, 6 + dice.below(12), answer), arrival=index // 3) for index in range(7)]
+    lives = [Life(_request(dice, space, 6 + dice.below(12), answer), arrival=index // 3) for index in range(7)]
+    drawn = dice.more()
+    for life in lives[dice.below(4) :: 2] if space.sampling else ():
+        life.request = sampled(drawn, space, life.request)
+    for life in lives[2::2] if dice.below(2) else ():
+        life.cancel_after = 4 + drawn.below(24)
+    return lives
 
 
 def one_crosses_the_window(dice: Dice, space: Space) -> list[Life]:
@@ -154,6 +163,19 @@ def session_grows(dice: Dice, space: Space) -> list[Life]:
     other = msgspec.structs.replace(early, prompt=changed)
     again = [Life(early, arrival=now + 1 + dice.below(3)), Life(other, arrival=now + 1 + dice.below(3))]
     return [*lives, *again, Life(_request(dice, space), arrival=dice.below(4))]
+
+
+def passages_in_another_order(dice: Dice, space: Space) -> list[Life]:
+    """2, 11: passages as long as pages are, in one order, then in others and alone: the same tokens behind others."""
+    size = dice.pick((16, 32, 16, 8, 4))
+    passages = [space.piece(size, dice.below(4096)) for _ in range(3)]
+    lives, now = [], 0
+    for order in ((0, 1), (1, 2), (1,), (0, 2), (2, 1, 0)):
+        more = _request(dice, space, length=1 + dice.below(4), answer=1 + dice.below(6))
+        prompt = sum((passages[which] for which in order), ())
+        lives.append(Life(msgspec.structs.replace(more, prompt=prompt + more.prompt), arrival=now))
+        now += dice.below(4)
+    return lives
 
 
 def many_answers(dice: Dice, space: Space) -> list[Life]:
@@ -200,10 +222,11 @@ MOTIFS: tuple[Motif, ...] = (
     extremes,
     idle_then_first,
     crowd,
-    outgrow_the_pool,
     one_crosses_the_window,
 )
 MOTIFS_SAMPLED: tuple[Motif, ...] = (unlike_parameters, feature_comes_and_goes)
 """For targets that honour sampling."""
-MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, many_answers)
+MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, many_answers, passages_in_another_order)
 """For targets in which requests that begin alike share cached state."""
+MOTIFS_POOLED: tuple[Motif, ...] = (outgrow_the_pool,)
+"""For targets with a pool of pages, which is then small as well."""

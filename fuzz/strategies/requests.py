@@ -38,6 +38,11 @@ class Space(msgspec.Struct, frozen=True, dict=True):
         return cls(factory.vocabulary, factory.special_ids, factory.knobs, control.rows, control.sampling, control.shares)
 
     @cached_property
+    def pooled(self) -> bool:
+        """Whether requests share a pool of pages that may be too small for all of them."""
+        return {"pool_tokens", "page_size"} <= {knob.name for knob in self.knobs}
+
+    @cached_property
     def ordinary_ids(self) -> tuple[int, ...]:
         """Every id without a meaning of its own."""
         return tuple(token for token in range(self.vocabulary) if token not in self.special_ids)

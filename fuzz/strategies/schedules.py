@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.strategies.dice import Dice, dice
 from fuzz.strategies.knobs import settings as knob_settings
 from fuzz.strategies.lives import Life, Turn, to_ops
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_SAMPLED, MOTIFS_SHARED
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.requests import Shape, Space
 from fuzz.strategies.sampling import sampled
 from targets.protocol import Schedule, Setting
@@ -32,8 +32,10 @@ FEATURES = (
     "salts",
 )
 """Each is on in half of the schedules."""
-LONG_ONE_IN = 128
+LONG_ONE_IN = 32
 """One schedule in so many has a request of hundreds of tokens."""
+LIMIT_ONE_IN = 12
+"""One schedule in so many has an answer that runs into the limit of a context."""
 _LONG_PROMPT = (500, 511, 512, 513, 700, 1000, 1023, 1024)
 LONG_TOKENS = 1280
 
@@ -48,12 +50,16 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
     bits = dice.below(2 ** len(FEATURES)) if swarm else 2 ** len(FEATURES) - 1
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
-    stories = (*MOTIFS, *(MOTIFS_SAMPLED if space.sampling else ()), *(MOTIFS_SHARED * 2 if space.shares else ()))
-    lives = dice.pick(stories)(dice, space) if motifs and dice.below(2) else _mix(dice, space, on)
+    motif = dice.pick(_motifs(space)) if motifs and dice.below(2) else None
+    lives = motif(dice, space) if motif else _mix(dice, space, on)
     if dice.below(LONG_ONE_IN) == LONG_ONE_IN - 1 and space.long:
         settings |= _lengthen(dice, space, lives)
-    if "tiny-pool" in on:
+    if motif in MOTIFS_POOLED and space.pooled:
+        settings |= _short_pool(dice, space, lives)
+    elif "tiny-pool" in on:
         settings |= _tiny_pool(dice, space, lives)
+    if dice.below(LIMIT_ONE_IN) == LIMIT_ONE_IN - 1:
+        settings |= _limit(dice, space, lives)
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
     if "sampling" in on and space.sampling:
         _sample(dice.more(), space, lives)
@@ -62,16 +68,47 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
     return Schedule(ops=to_ops(lives, turns), settings=settings)
 
 
-def _tiny_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
-    """One slot or two; or, where there is a pool of pages, slots enough to crowd it.
+def _motifs(space: Space) -> tuple[Motif, ...]:
+    """Those that mean something to the target; what is special to it more often."""
+    return (
+        *MOTIFS,
+        *(MOTIFS_SAMPLED if space.sampling else ()),
+        *(MOTIFS_SHARED * 2 if space.shares else ()),
+        *(MOTIFS_POOLED * 3 if space.pooled else MOTIFS_POOLED),
+    )
 
-    The pool is measured by the largest request: just enough for it, some more, or a token too little.
+
+def _tiny_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
+    """One slot or two; or, where there is a pool of pages, slots enough to crowd it."""
+    if space.pooled and dice.below(4):
+        return _short_pool(dice, space, lives)
+    return {"slots": 1 + dice.below(2)} if "slots" in {knob.name for knob in space.knobs} else {}
+
+
+def _short_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
+    """Slots enough to crowd a pool that is just enough for the largest request, some more, or too little.
+
+    Or for all prompts, so that all begin and their answers push each other out. Half of the time in small pages: then each
+    token of an answer may be the one for which there is no room, where in large ones a few requests end before that.
     """
-    knobs = {knob.name for knob in space.knobs}
-    if "pool_tokens" not in knobs or dice.below(4) == 0:
-        return {"slots": 1 + dice.below(2)} if "slots" in knobs else {}
     largest = max(len(life.request.prompt) + life.request.max_new_tokens for life in lives)
-    return {"slots": 8, "pool_tokens": max(1, largest + dice.pick((0, 4, 16, largest // 4, largest // 2, -2)))}
+    prompts = max(largest, sum(len(life.request.prompt) + 1 for life in lives))
+    rooms = (largest, largest + 4, largest + 16, largest * 5 // 4, largest * 3 // 2, largest - 2, prompts, prompts * 3 // 4)
+    fine = dice.pick((None, 1, None, 4))
+    settings: dict[str, Setting] = {"slots": 8, "pool_tokens": max(1, dice.pick(rooms))}
+    if fine is not None:
+        settings["page_size"] = fine
+    ways = next((knob.values for knob in space.knobs if knob.name == "preempt"), ())
+    return {**settings, "preempt": dice.pick(ways)} if ways else settings
+
+
+def _limit(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:
+    """A context that ends in the midst of the longest request's answer, its first token included."""
+    longest = max((life.request for life in lives), key=lambda request: len(request.prompt) + request.max_new_tokens)
+    limit = len(longest.prompt) + 1 + dice.below(max(1, longest.max_new_tokens - 1))
+    bounds = next(((knob.low, knob.high) for knob in space.knobs if knob.name == "context_tokens_max"), (None, None))
+    fits = bounds[0] is not None and bounds[1] is not None and bounds[0] <= limit <= bounds[1]
+    return {"context_tokens_max": limit} if fits else {}
 
 
 def _salt(dice: Dice, lives: list[Life]) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fuzz.edits import (
+    apart,
     decisive,
     drop_request,
     ends,
@@ -159,3 +160,7 @@ def test_a_wait_and_named_rows_give_way_to_plain_steps() -> None:
     assert Step(5) in simpler_op(Step(5, rows=(0,)))
     assert all(op.count < 5 for op in simpler_op(Step(5)) if isinstance(op, Step))
     assert list(simpler_op(Step(1))) == []
+
+
+def test_requests_that_come_together_are_set_a_step_apart() -> None:
+    assert apart(Schedule(ops=(A, B, Step(2), C))).ops == (A, Step(), B, Step(2), C)

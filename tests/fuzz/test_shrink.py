@@ -47,10 +47,16 @@ def finding(victim: int | None) -> Finding:
     return Finding(kind=Kind.LEAK, check=CheckName.SWAP, what="", submission=victim)
 
 
-def shrunk(fails: Fails, schedule: Schedule = LARGE, fixed: Collection[str] = (), victim: int | None = 0) -> Shrunk:
+def shrunk(
+    fails: Fails,
+    schedule: Schedule = LARGE,
+    fixed: Collection[str] = (),
+    victim: int | None = 0,
+    knobs: tuple[Knob, ...] = KNOBS,
+) -> Shrunk:
     """The smallest schedule found; it fails, every step towards it was asked for, and none was asked for twice."""
     evaluate = Evaluator(fails, victim)
-    result = trio.run(shrink, schedule, finding(victim), KNOBS, fixed, evaluate)
+    result = trio.run(shrink, schedule, finding(victim), knobs, fixed, evaluate)
     assert fails(result.schedule)
     keys = [asked.key() for asked in evaluate.asked]
     assert len(keys) == len(set(keys)) == result.evaluations <= EVALUATIONS_MAX
@@ -145,6 +151,63 @@ def test_a_step_is_taken_from_a_wait_and_from_the_answer_that_it_waits_for() -> 
 
     schedule = Schedule(ops=(ask(1, 2, new=6), Step(6), ask(3, new=4)))
     assert shrunk(fails, schedule).schedule == Schedule(ops=(ask(1), Step(), ask(2)))
+
+
+PAGED = (
+    Knob(name="page", default=16, values=(16, 4, 1), low=1, high=64),
+    Knob(name="pool", default=1024, values=(1024, 160), low=1, high=4096),
+)
+
+
+def a_page_is_full(schedule: Schedule) -> bool:
+    """Somebody's prompt fills a page of more than one cell."""
+    page = int(schedule.settings.get("page", 16))
+    return page > 1 and any(len(request.prompt) >= page for request in submissions(schedule))
+
+
+def the_pool_runs_dry(schedule: Schedule) -> bool:
+    """All begin, and their answers do not fit beside each other, though each alone does."""
+    page, pool = int(schedule.settings.get("page", 16)), int(schedule.settings.get("pool", 1024))
+    starts = [-(-(len(request.prompt) + 1) // page) for request in submissions(schedule)]
+    ends = [-(-(len(request.prompt) + request.max_new_tokens) // page) for request in submissions(schedule)]
+    return sum(starts) <= pool // page < sum(ends) and max(ends) <= pool // page
+
+
+def twenty_tokens_pass(schedule: Schedule) -> bool:
+    """The first request takes as many steps as its answer has, and one more for every four tokens of its prompt."""
+    request = submissions(schedule)[0]
+    return len(request.prompt) // 4 + request.max_new_tokens >= 6
+
+
+@pytest.mark.parametrize(
+    ("fails", "schedule", "tokens_known"),
+    [
+        (a_page_is_full, Schedule(ops=(ask(*range(1, 30), new=4), ask(1))), 3),
+        (the_pool_runs_dry, Schedule(ops=(ask(*[1] * 30, new=20), ask(*[2] * 31, new=20)), settings={"pool": 80}), 5),
+        (twenty_tokens_pass, Schedule(ops=(ask(*range(1, 22), new=2),)), 7),
+    ],
+)
+def test_numbers_get_smaller_together_with_what_they_keep_long(fails: Fails, schedule: Schedule, tokens_known: int) -> None:
+    assert fails(schedule)
+    result = shrunk(fails, schedule, knobs=PAGED)
+    count = tokens(result.schedule) + sum(request.max_new_tokens for request in submissions(result.schedule))
+    assert result.minimal
+    assert result.evaluations <= 100
+    assert count <= tokens_known + 2
+
+
+def test_ids_that_meet_by_chance_are_looked_for_among_fewer() -> None:
+    def fails(schedule: Schedule) -> bool:
+        """The ids of some two prompts' first pages are alike modulo seven, and not equal."""
+        page = int(schedule.settings.get("page", 16))
+        firsts = [request.prompt[:page] for request in submissions(schedule) if len(request.prompt) >= page]
+        return len({sum(first) % 7 for first in firsts}) < len(set(firsts))
+
+    schedule = Schedule(ops=(ask(*range(100, 120)), ask(*range(205, 225))))
+    assert fails(schedule)
+    result = shrunk(fails, schedule, knobs=PAGED)
+    assert len(submissions(result.schedule)) == 2
+    assert tokens(result.schedule) <= 4
 
 
 def test_a_schedule_that_is_minimal_already_is_kept() -> None:

@@ -17,17 +17,6 @@ from tests.quality.planting import SEARCHED, plant, size, smallest, stage_of
 
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
-SHORT_OF = {
-    "freed-still-found": "pages are not made smaller by the shrinker, and what needs a whole one stays long",
-    "hash-not-verified": "the same",
-    "published-at-allocation": "the same",
-    "recompute-off-by-one": "preemption is too rare among the first schedules",
-    "ring-taken-for-full": "the prompt that fills a ring is not made shorter together with the ring",
-}
-"""Where the search falls short of what is wanted, and why."""
-WANTED = [
-    pytest.param(name, marks=pytest.mark.xfail(reason=SHORT_OF[name])) if name in SHORT_OF else name for name in SEARCHED
-]
 
 
 def first_failures(factory: Factory, settings: dict[str, Setting] | None = None) -> list[Failure]:
@@ -56,7 +45,7 @@ def assert_passes(factory: Factory, settings: dict[str, Setting] | None = None) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model, name: str) -> None:
     fault = FAULTS[name]
     factory, probe = plant(tiny, name)
@@ -75,7 +64,7 @@ def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SEARCHED if name != "recompute-off-by-one"])  # never reached so soon
+@pytest.mark.parametrize("name", SEARCHED)
 def test_the_honest_twin_of_a_fault_passes(tiny: Model, name: str) -> None:
     factory, probe = plant(tiny, name, honest=True)
     assert_passes(factory, dict(FAULTS[name].settings))
