@@ -49,8 +49,12 @@ class PageStore(SlabStore):
         width = -(-layout.positions // self.size) + 1
         self.table = np.full((len(self.lengths), width), self.none, dtype=np.int64)
 
-    def shape(self, layer: LayerPlan) -> tuple[int, int, int, int]:
-        return layer.heads, self.layout.pages + 1, self.layout.page_size, layer.head_size
+    def shape(self, layer: LayerPlan) -> tuple[int, ...]:
+        return 2, layer.heads, self.layout.pages + 1, self.layout.page_size, layer.head_size
+
+    def halves(self, slab: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = slab.unbind()
+        return keys, values
 
     def at(self, place: int) -> tuple[slice, int]:
         """Of a page: it is pages that are cleaned here."""

@@ -33,12 +33,13 @@ class Planner:
 
     def share_out(self, named: list[Running]) -> list[Running]:
         """Sets each request's share: one token for those that decode, then what is left of the budget for prompts."""
+        for each in named:
+            each.share = min(self.due(each), self.most(each.fed))
         budget = self.step_tokens_max
-        due = {each.submission: self.due(each) for each in named}
-        for each in sorted(named, key=lambda it: due[it.submission] > 1 or it.fed < len(it.request.prompt)):
-            share = min(due[each.submission], self.most(each.fed))
-            each.share = share if budget is None else min(share, budget)
-            budget = None if budget is None else budget - each.share
+        if budget is not None:
+            for each in sorted(named, key=lambda it: self.due(it) > 1 or it.fed < len(it.request.prompt)):
+                each.share = min(each.share, budget)
+                budget -= each.share
         return [each for each in named if each.share]
 
     def most(self, fed: int) -> int:

@@ -188,7 +188,7 @@ class Runner:
         """Equally long lists as int64 tensors, all in one copy to the device, which the host does not wait for."""
         array = np.array(numbers, dtype=np.int64)  # by way of numpy: for prompts, torch.tensor takes twice as long
         if self.device.type == "cpu":
-            return tuple(map(torch.from_numpy, array))
+            return torch.from_numpy(array).unbind()
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True).unbind()
 
     def masks(self, rows: Rows) -> dict[str, Any]:

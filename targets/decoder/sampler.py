@@ -76,7 +76,7 @@ def largest(logits: torch.Tensor) -> torch.Tensor:
 
     On a CPU by way of numpy, which takes 26 µs where torch takes 290 for eight rows of 32,000: 3% of a step of 50M weights.
     """
-    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+    if logits.is_cpu and logits.dtype != torch.bfloat16:  # which numpy lacks
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)
 

@@ -1,4 +1,4 @@
-"""SlabStore: what stores have in common whose K and V stand in preallocated slabs, one of each a layer."""
+"""SlabStore: what stores have in common whose K and V stand in preallocated slabs, one a layer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ class SlabStore(Store):
     """Owns the slabs.
 
     Attributes:
-        keys, values: A slab a layer; of no heads where the layer has no attention.
+        slabs: One a layer, K and V in it; of no heads where the layer has no attention.
+        keys, values: The two halves of each, as views.
     """
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         super().__init__(plan, layout)
-        shapes = [self.shape(layer) for layer in plan.layers]
-        self.keys, self.values = (
-            [torch.full(shape, dirt, dtype=layout.dtype, device=layout.device) for shape in shapes] for dirt in self.fill
-        )
+        self.slabs = [torch.empty(self.shape(layer), dtype=layout.dtype, device=layout.device) for layer in plan.layers]
+        halves = [self.halves(slab) for slab in self.slabs]
+        self.keys, self.values = [keys for keys, _ in halves], [values for _, values in halves]
+        self.soil()
 
     @abstractmethod
-    def shape(self, layer: LayerPlan) -> tuple[int, int, int, int]:
-        """Of one layer's slabs."""
+    def shape(self, layer: LayerPlan) -> tuple[int, ...]:
+        """Of one layer's slab."""
+
+    @abstractmethod
+    def halves(self, slab: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of a slab, or of a part of it, as views."""
 
     @abstractmethod
     def at(self, place: int) -> int | tuple[slice, int]:
@@ -36,6 +41,10 @@ class SlabStore(Store):
 
     def poison(self, name: str) -> None:
         super().poison(name)
+        self.soil()
+
+    def soil(self) -> None:
+        """Fills every cell with the dirt, or the poison."""
         for slabs, constant in zip((self.keys, self.values), self.fill, strict=True):
             for slab in slabs:
                 slab.fill_(constant)
@@ -47,7 +56,7 @@ class SlabStore(Store):
                 slab[where] = constant
 
     def allocated(self) -> int:
-        return sum(slab.untyped_storage().nbytes() for slab in (*self.keys, *self.values))
+        return sum(slab.untyped_storage().nbytes() for slab in self.slabs)
 
 
 def memory_of(slabs: Iterable[torch.Tensor], row: int, first: int = 0) -> tuple[tuple[int, int, int], ...]:

@@ -1,4 +1,6 @@
-"""SlotStore: the K and V of every slot in preallocated slabs, one a layer: [S, H, T, D].
+"""SlotStore: the K and V of every slot in preallocated slabs, one a layer: [S, T, 2 H, D].
+
+Positions are the outer axis and K and V stand side by side, so that all of a slot's first cells are copied in one piece.
 
 Isolation is logical: nothing but the length and the mask keeps one owner of a slot from another. A windowed layer's T may be
 a ring, shorter than the request: position p stands in cell p % T, and the mask knows which position each cell holds.
@@ -17,7 +19,7 @@ from targets.protocol.tags import NEVER
 
 
 class SlotStore(SlabStore):
-    """Owns the slabs, [S, H, T, D] each.
+    """Owns the slabs, [S, T, 2 H, D] each; their halves are seen as [S, H, T, D].
 
     Attributes:
         tags: a shadow of each layer's slabs, int64 [S, T]; empty unless `shadow` was called.
@@ -28,23 +30,25 @@ class SlotStore(SlabStore):
         self.rooms = [layout.room(layer.window) for layer in plan.layers]
         self.ring = min(self.rooms) if layout.append_max is not None else None
 
-    def shape(self, layer: LayerPlan) -> tuple[int, int, int, int]:
-        return len(self.lengths), layer.heads, self.layout.room(layer.window), layer.head_size
+    def shape(self, layer: LayerPlan) -> tuple[int, ...]:
+        return len(self.lengths), self.layout.room(layer.window), 2 * layer.heads, layer.head_size
+
+    def halves(self, slab: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = slab.transpose(1, 2).tensor_split(2, dim=1)
+        return keys, values
 
     def at(self, place: int) -> int:
         return self.row_of(place)
 
     def shadow(self) -> None:
-        self.tags = [
-            torch.full((slab.shape[0], slab.shape[2]), NEVER, dtype=torch.int64, device=slab.device) for slab in self.keys
-        ]
+        self.tags = [torch.full(slab.shape[:2], NEVER, dtype=torch.int64, device=slab.device) for slab in self.slabs]
 
     def row_of(self, slot: int) -> int:
         """The row of the slabs in which a slot stands."""
         return slot
 
     def storage(self, slot: int) -> tuple[tuple[int, int, int], ...]:
-        return memory_of((*self.keys, *self.values), self.row_of(slot)) if self.tags else ()
+        return memory_of(self.slabs, self.row_of(slot)) if self.tags else ()
 
     def grew(self, slot: int, tokens: int) -> None:
         super().grew(slot, tokens)
@@ -52,17 +56,16 @@ class SlotStore(SlabStore):
             self.counts["ring_wrapped"] += self.lengths[slot] - tokens <= self.ring < self.lengths[slot]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, rows: Rows) -> None:
-        # Advanced indices on either side of a slice: the indexed axis comes first, [N, H, D].
+        room, new = self.rooms[layer], torch.cat((keys, values), dim=1)  # [B, 2 H, Q, D]
         if rows.written is None:
-            slot, position = rows.slots, rows.positions[:, 0]
-            new_keys, new_values = keys[:, :, 0], values[:, :, 0]
+            slot, position, new = rows.slots, rows.positions[:, 0], new[:, :, 0]
         else:
             row, column, slot, position = rows.written
-            new_keys, new_values = keys[row, :, column], values[row, :, column]
-        if rows.cells > self.rooms[layer]:
-            position = position % self.rooms[layer]
-        self.keys[layer][slot, :, position] = new_keys
-        self.values[layer][slot, :, position] = new_values
+            new = new[row, :, column]  # [N, 2 H, D]: advanced indices on either side of a slice come first
+        if rows.cells > room:
+            position = position % room
+        # Not `slab[slot, position] = new`: an index for each axis takes twice as long for a few rows.
+        self.slabs[layer].flatten(0, 1).index_copy_(0, torch.add(position, slot, alpha=room), new)
         if rows.tags is not None:
             self.tags[layer][slot, position] = rows.tags
 
@@ -70,9 +73,8 @@ class SlotStore(SlabStore):
         cells = min(rows.cells, self.rooms[layer])
         if rows.tags is not None:
             rows.attended.append(self.tags[layer][rows.slots, :cells])
-        # Not `slab[rows.slots, :, :T]`: an advanced index copies the same cells element by element, three times slower.
-        keys, values = self.keys[layer][:, :, :cells], self.values[layer][:, :, :cells]
-        return keys.index_select(0, rows.slots), values.index_select(0, rows.slots)
+        # Not `slab[rows.slots, :T]`: an advanced index copies the same cells element by element, three times slower.
+        return self.halves(self.slabs[layer][:, :cells].index_select(0, rows.slots))
 
 
 class SlotCache:

@@ -42,7 +42,7 @@ class KeepingStore(PrivateStore):
 
 
 class CopyWritingStore(SlotStore):
-    """A prompt's K is written through a reshape of a transposed slab, which is a copy. The twin writes to the slab."""
+    """A prompt's K is written through a reshape of a strided slab, which is a copy. The twin writes to the slab."""
 
     write_lost: Probe
 
@@ -58,8 +58,8 @@ class CopyWritingStore(SlotStore):
             probe.change()
             self.keys[layer].copy_(before)
             slots, heads, room, size = before.shape
-            flat = self.keys[layer].transpose(1, 2).reshape(slots, room, heads * size)
-            flat[slot, position] = keys[row, :, column].flatten(1)
+            flat = self.keys[layer].reshape(slots, heads * room, size)
+            flat.view(slots, heads, room, size)[slot, :, position] = keys[row, :, column]
 
 
 class WrongStrideStore(SlotStore):

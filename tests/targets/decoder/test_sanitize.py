@@ -75,10 +75,10 @@ def test_the_memory_of_a_slot_is_told_in_bytes_under_sanitize_only(tiny: Model) 
     decoder = opened(tiny, slots=2, sanitize=True, context_tokens_max=16)
     submit(decoder, request(1, new=3), request(2, new=3))
     decoder.step()
-    size = 2 * 16 * 16 * 8  # H, T, D, bytes of a float64
+    size = 2 * 2 * 16 * 16 * 8  # K and V, H, T, D, bytes of a float64
     first, second = (holding.storage for holding in decoder.audit().held)
-    assert first == tuple((slab, 0, size) for slab in range(4))
-    assert second == tuple((slab, size, 2 * size) for slab in range(4))
+    assert first == tuple((slab, 0, size) for slab in range(2))
+    assert second == tuple((slab, size, 2 * size) for slab in range(2))
     quiet = opened(tiny)
     submit(quiet, request(1))
     quiet.step()

@@ -208,8 +208,8 @@ def test_no_two_slots_states_share_memory_and_none_shares_any_with_cells(bamba: 
     submit(decoder, request(1, 2, 3), request(4))
     decoder.step()
     first, second = (holding.storage for holding in decoder.audit().held)
-    assert len(first) == 4, "K, V, and two states"
-    assert len({slab for slab, _, _ in first}) == 4
+    assert len(first) == 3, "K and V together, and two states"
+    assert len({slab for slab, _, _ in first}) == 3
     ranges = sorted((*first, *second))
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in itertools.pairwise(ranges))
     plain = opened(bamba, slots=2)
