@@ -18,7 +18,7 @@ from fuzz.shrink import shrink
 from oracle.diagnose import diagnose
 from oracle.finding import Finding
 from oracle.where import account_site
-from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, Trace, digest, submissions
+from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, Trace, digest, in_full, submissions
 
 INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
 """Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
@@ -104,7 +104,14 @@ class FollowUp:
             judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
             return await self._same(judgement, finding, site)
 
-        shrunk = await shrink(schedule, finding, self.judge.factory.knobs, self.settings, evaluate)
+        knobs, evaluations = self.judge.factory.knobs, 0
+        shrunk = await shrink(schedule, finding, knobs, self.settings, evaluate)
+        if any(request.continues is not None for request in submissions(shrunk.schedule)):
+            whole = in_full(
+                shrunk.schedule, await self.judge.replay(shrunk.schedule)
+            )  # what is kept says it all
+            evaluations = shrunk.evaluations
+            shrunk = await shrink(whole, shrunk.finding, knobs, self.settings, evaluate)
         judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
         last = await self._same(judgement, finding, site)
         if last is None:
@@ -117,7 +124,7 @@ class FollowUp:
             schedule=shrunk.schedule,
             first=finding,
             finding=await self._in_full(judgement, last),
-            evaluations=shrunk.evaluations,
+            evaluations=evaluations + shrunk.evaluations,
             minimal=shrunk.minimal,
             trace_digest=digest(judgement.trace),
             found_after=found.after,

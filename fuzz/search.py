@@ -130,7 +130,7 @@ class Search:
         judgement = await self.judge.judge(schedule, self.checks)
         tally.schedules += 1
         tally.tokens_checked += sum(isinstance(event, Emitted) for event in judgement.trace)
-        tally.mechanisms.update(mechanisms(schedule, judgement.trace))
+        tally.mechanisms.update(mechanisms(judgement.schedule, judgement.trace))
         tally.report.add(msgspec.structs.replace(judgement.report, findings=[]))
         tally.unknown += judgement.report.unknown
         tally.crashed_checks += judgement.crashed_checks
@@ -139,7 +139,7 @@ class Search:
         if findings or tally.schedules % REPEAT_EVERY == 1:
             findings = await self.stable(judgement, findings)
         for finding in findings:
-            await self.follow_up(judgement, finding)
+            await self.follow_up(schedule, judgement, finding)
 
     def _is_looked_at(self, finding: Finding) -> bool:
         """Whether a finding's site is looked for: the first ones of a kind and check, then one in so many."""
@@ -161,7 +161,7 @@ class Search:
             self.tally.failing += not judgement.findings
         return again.findings if again.findings or again.verdict is Verdict.UNKNOWN else findings
 
-    async def follow_up(self, judgement: Judgement, finding: Finding) -> None:
+    async def follow_up(self, schedule: Schedule, judgement: Judgement, finding: Finding) -> None:
         """Shrinks one finding and reports it, unless its like were shrunk before or its signature is known."""
         site = await self.follow.site(judgement, finding)
         if site and any(known.signature == signature(finding, site) for known in self.tally.failures):
@@ -170,7 +170,7 @@ class Search:
         if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
             return
         found = Found(self.tally.schedules, self.tally.seconds)
-        failure = await self.follow.failure(judgement.schedule, finding, site, found)
+        failure = await self.follow.failure(schedule, finding, site, found)
         if failure is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
         elif not any(failure.is_like(known) for known in self.tally.failures):
