@@ -107,9 +107,7 @@ class FollowUp:
         knobs, evaluations = self.judge.factory.knobs, 0
         shrunk = await shrink(schedule, finding, knobs, self.settings, evaluate)
         if any(request.continues is not None for request in submissions(shrunk.schedule)):
-            whole = in_full(
-                shrunk.schedule, await self.judge.replay(shrunk.schedule)
-            )  # what is kept says it all
+            whole = in_full(shrunk.schedule, await self.judge.replay(shrunk.schedule))  # what is kept says it all
             evaluations = shrunk.evaluations
             shrunk = await shrink(whole, shrunk.finding, knobs, self.settings, evaluate)
         judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
