@@ -44,6 +44,7 @@ from targets.protocol import (
     Submit,
     Target,
     Trace,
+    in_full,
     submissions,
 )
 
@@ -137,6 +138,8 @@ class Conductor:
         """One op of the schedule."""
         if isinstance(op, Submit):
             client = next(self.coming)
+            if client.request.continues is not None:
+                client.request = submissions(in_full(self.schedule, tuple(self.trace)))[client.submission]
             await self.call(client, client.submit)
         elif isinstance(op, Cancel):
             await self.give_up(self.clients[op.submission], Reason.CANCELLED)

@@ -85,7 +85,7 @@ def drop_request(schedule: Schedule, gone: int) -> Schedule:
         if isinstance(op, Submit):
             submission += 1
             if submission != gone:
-                ops.append(Submit(_without_sibling(op.request, gone)))
+                ops.append(Submit(_without(op.request, gone)))
         elif isinstance(op, Step):
             if op.rows is None:
                 ops.append(op)
@@ -96,12 +96,14 @@ def drop_request(schedule: Schedule, gone: int) -> Schedule:
     return with_ops(schedule, ops)
 
 
-def _without_sibling(request: Request, gone: int) -> Request:
-    """A request whose `sample_of` still names the submission that it did, or none if that one goes."""
-    sibling = request.sample_of
-    if sibling is None or sibling < gone:
-        return request
-    return msgspec.structs.replace(request, sample_of=None if sibling == gone else sibling - 1)
+def _without(request: Request, gone: int) -> Request:
+    """A request that still names the submissions that it did, or none where that one goes."""
+
+    def moved(named: int | None) -> int | None:
+        return named if named is None or named < gone else None if named == gone else named - 1
+
+    sibling, before = moved(request.sample_of), moved(request.continues)
+    return msgspec.structs.replace(request, sample_of=sibling, continues=before)
 
 
 def with_ops(schedule: Schedule, ops: list[Op]) -> Schedule:
@@ -162,7 +164,7 @@ def plain(request: Request) -> Request:
 def extra_count(request: Request) -> int:
     """How much a request asks beside the continuation of a prompt."""
     asked = request.sampling
-    named = (request.deadline_s, request.client_id, request.salt, request.sample_of)
+    named = (request.deadline_s, request.client_id, request.salt, request.sample_of, request.continues)
     changed: int = sum(getattr(asked, name) != getattr(GREEDY, name) for name in asked.__struct_fields__)
     lists = (request.stop, request.stop_sequences, request.forced)
     return sum(value is not None for value in named) + sum(map(bool, lists)) + changed
@@ -204,6 +206,8 @@ def less_extra(request: Request) -> Iterator[Request]:
         yield replace(request, salt=None)
     if request.sample_of is not None:
         yield replace(request, sample_of=None)
+    if request.continues is not None:
+        yield replace(request, continues=None)
     if request.sampling != GREEDY:
         yield replace(request, sampling=GREEDY)
         for name in request.sampling.__struct_fields__:

@@ -19,7 +19,7 @@ from fuzz.shrink import shrink
 from oracle.diagnose import diagnose
 from oracle.finding import Finding
 from oracle.where import account_site
-from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, Trace, digest, submissions
+from targets.protocol import CheckName, Kind, Schedule, Setting, Submit, Trace, digest, in_full, submissions
 
 INCIDENTAL = frozenset({"identical_prompt", "leave_while_decoding", "longest_leaves_first", "queued", "rows_named", "wait"})
 """Mechanisms that hardly a minimal schedule is without, or that stand in for another: no part of a signature."""
@@ -60,8 +60,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Found:
-    """When a finding was made: schedules until then, and seconds."""
+    """Where and when a finding was made: the schedule as it was drawn; schedules until then, and seconds."""
 
+    schedule: Schedule
     after: int
     after_s: float
 
@@ -108,15 +109,19 @@ class FollowUp:
         located = await locate(self.judge.factory, self.judge.reference, schedule, finding, trace)
         return "" if located.where is None else located.where.site
 
-    async def failure(self, schedule: Schedule, finding: Finding, site: str, found: Found) -> Failure | None:
+    async def failure(self, finding: Finding, site: str, found: Found) -> Failure | None:
         """The failure that a finding with this site comes down to; None if its minimal schedule passes the second time."""
 
         async def evaluate(candidate: Schedule) -> Finding | None:
             judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
             return await self._same(judgement, finding, site)
 
-        started = self.clock()
-        shrunk = await shrink(schedule, finding, self.judge.factory.knobs, self.settings, evaluate)
+        knobs, evaluations, started = self.judge.factory.knobs, 0, self.clock()
+        shrunk = await shrink(found.schedule, finding, knobs, self.settings, evaluate)
+        if any(request.continues is not None for request in submissions(shrunk.schedule)):
+            whole = in_full(shrunk.schedule, await self.judge.replay(shrunk.schedule))  # what is kept says it all
+            evaluations = shrunk.evaluations
+            shrunk = await shrink(whole, shrunk.finding, knobs, self.settings, evaluate)
         shrink_s = self.clock() - started
         judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
         last = await self._same(judgement, finding, site)
@@ -130,7 +135,7 @@ class FollowUp:
             schedule=shrunk.schedule,
             first=finding,
             finding=await self._in_full(judgement, last),
-            evaluations=shrunk.evaluations,
+            evaluations=evaluations + shrunk.evaluations,
             minimal=shrunk.minimal,
             trace_digest=digest(judgement.trace),
             found_after=found.after,

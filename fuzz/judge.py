@@ -16,7 +16,7 @@ from oracle.checks import CHECKS, ROUTINE
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
-from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace
+from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace, in_full
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ class Judgement:
 
     @property
     def schedule(self) -> Schedule:
-        """What was asked."""
+        """What was asked, every prompt as it was handed in."""
         return self.case.schedule
 
     @property
@@ -102,9 +102,9 @@ class Judge:
         return dataclasses.replace(judgement, last_words=last_words)
 
     def case(self, schedule: Schedule, trace: Trace, thorough: bool = False) -> Case:
-        """What the checks may know of a schedule and its trace."""
+        """What the checks may know of a schedule, every prompt as it was handed in, and of its trace."""
         return Case(
-            schedule=schedule,
+            schedule=in_full(schedule, trace),
             trace=trace,
             control=self.factory.control,
             references=self.reference,

@@ -141,9 +141,9 @@ class Search:
         tally = self.tally
         judgement = await self.judge.judge(schedule, self.checks)
         tally.schedules += 1
-        found = Found(tally.schedules, self.clock() - self.started)
+        found = Found(schedule, tally.schedules, self.clock() - self.started)
         tally.tokens_checked += sum(isinstance(event, Emitted) for event in judgement.trace)
-        tally.mechanisms.update(mechanisms(schedule, judgement.trace))
+        tally.mechanisms.update(mechanisms(judgement.schedule, judgement.trace))
         tally.report.add(msgspec.structs.replace(judgement.report, findings=[]))
         tally.unknown += judgement.report.unknown
         tally.crashed_checks += judgement.crashed_checks
@@ -182,7 +182,7 @@ class Search:
         self._seen[finding.kind, finding.check, site] += 1
         if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
             return
-        failure = await self.follow.failure(judgement.schedule, finding, site, found)
+        failure = await self.follow.failure(finding, site, found)
         if failure is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
         elif not any(failure.is_like(known) for known in self.tally.failures):

@@ -120,19 +120,27 @@ class _Shrinker:
         self._immovable: set[str] = set()
 
     async def run(self) -> None:
-        """Rounds of passes while any of them helps, then every single reduction as proof."""
+        """Pressure once, rounds of passes while any of them helps, then every single reduction as proof."""
+        large = (self._requests, self._ops, self._settings)
+        for candidates in (*large, self._pressed):
+            await self._all(candidates())
         improved = True
         while improved:
             improved = False
-            early = (self._requests, self._ops, self._settings, self._pressed)
-            for candidates in (*early, self._lengths, self._extras, self._steps):
-                for candidate in candidates():
-                    improved |= await self._try(candidate)
-            for last in (self._fewer, self._token_ids, self._apart, self._traded, self._tighter):
+            for candidates in (*large, self._lengths, self._extras, self._steps):
+                improved |= await self._all(candidates())
+            for last in (self._token_ids, self._apart, self._fewer, self._tighter):
                 improved = improved or await self._any(last())
-            improved = improved or await self._sideways() or await self._any(self._coincidences())
-            improved = improved or await self._any(self._reductions())  # the last one tried is the proof
+            improved = improved or await self._sideways()
+            for last in (self._traded, self._coincidences, self._reductions):  # the last one tried is the proof
+                improved = improved or await self._any(last())
         self.minimal = self.evaluations < EVALUATIONS_MAX
+
+    async def _all(self, candidates: Iterator[Schedule]) -> bool:
+        improved = False
+        for candidate in candidates:
+            improved |= await self._try(candidate)
+        return improved
 
     async def _any(self, candidates: Iterator[Schedule]) -> bool:
         for candidate in candidates:

@@ -18,6 +18,7 @@ class Life:
         arrival: The step before which it is submitted, from the start of the schedule.
         cancel_after: Steps from its arrival to its cancel; None for never.
         after: (life, tokens): it is submitted only once that earlier life has given so many tokens.
+        before: An earlier life whose prompt and answer come before its own prompt.
         sibling: An earlier life to whose prompt it asks for one more answer.
     """
 
@@ -25,6 +26,7 @@ class Life:
     arrival: int = 0
     cancel_after: int | None = None
     after: tuple[int, int] | None = None
+    before: int | None = None
     sibling: int | None = None
 
 
@@ -64,17 +66,17 @@ def to_ops(lives: Sequence[Life], turns: Sequence[Turn] = ()) -> tuple[Op, ...]:
             after = lives[life].after
             if after is not None and submission[after[0]] < submission[life]:
                 ops.append(Wait(submission[after[0]], after[1]))
-            ops.append(Submit(_with_sibling(lives[life], submission, submission[life])))
+            ops.append(Submit(_named(lives[life], submission, submission[life])))
         if moment in starts:
             ops += _turn(starts[moment], submission, sum(isinstance(op, Submit) for op in ops))
     return tuple(ops)
 
 
-def _with_sibling(life: Life, submission: dict[int, int], own: int) -> Request:
-    """Its request, naming the submission whose sibling it is, if that comes before it."""
-    if life.sibling is None or submission[life.sibling] >= own:
-        return life.request
-    return msgspec.structs.replace(life.request, sample_of=submission[life.sibling])
+def _named(life: Life, submission: dict[int, int], own: int) -> Request:
+    """Its request, naming the submissions whose sibling it is and from which it goes on, if they come before it."""
+    named = {"sample_of": life.sibling, "continues": life.before}
+    earlier = {name: submission[other] for name, other in named.items() if other is not None and submission[other] < own}
+    return msgspec.structs.replace(life.request, **earlier) if earlier else life.request
 
 
 def _turn(turn: Turn, submission: dict[int, int], submitted: int) -> list[Op]:

@@ -165,6 +165,18 @@ def session_grows(dice: Dice, space: Space) -> list[Life]:
     return [*lives, *again, Life(_request(dice, space), arrival=dice.below(4))]
 
 
+def session_goes_on(dice: Dice, space: Space) -> list[Life]:
+    """2: each turn brings the last one's prompt and answer, and more: when that has ended, or before; then a turn again."""
+    lives = [Life(_request(dice, space, length=1 + dice.pick((0, 3, 7, 13, 14, 15, 28)), answer=1 + dice.below(8)))]
+    for turn in range(3):
+        answer = lives[-1].request.max_new_tokens
+        more = _request(dice, space, length=1 + dice.below(6), answer=1 + dice.below(8))
+        heard = answer if dice.below(4) else 1 + dice.below(answer)
+        lives.append(Life(more, arrival=turn + dice.below(2), after=(turn, heard), before=turn))
+    turn, again = dice.below(3), _request(dice, space, length=1 + dice.below(3))
+    return [*lives, Life(again, arrival=4, before=turn), Life(_request(dice, space), arrival=dice.below(4))]
+
+
 def passages_in_another_order(dice: Dice, space: Space) -> list[Life]:
     """2, 11: passages as long as pages are, in one order, then in others and alone: the same tokens behind others."""
     size = dice.pick((16, 32, 16, 8, 4))
@@ -226,7 +238,7 @@ MOTIFS: tuple[Motif, ...] = (
 )
 MOTIFS_SAMPLED: tuple[Motif, ...] = (unlike_parameters, feature_comes_and_goes)
 """For targets that honour sampling."""
-MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, many_answers, passages_in_another_order)
+MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, session_goes_on, many_answers, passages_in_another_order)
 """For targets in which requests that begin alike share cached state."""
 MOTIFS_POOLED: tuple[Motif, ...] = (outgrow_the_pool,)
 """For targets with a pool of pages, which is then small as well."""

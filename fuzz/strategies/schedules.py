@@ -93,7 +93,7 @@ def _short_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Settin
     """
     largest = max(len(life.request.prompt) + life.request.max_new_tokens for life in lives)
     prompts = max(largest, sum(len(life.request.prompt) + 1 for life in lives))
-    rooms = (largest, largest + 4, largest + 16, largest * 5 // 4, largest * 3 // 2, largest - 2, prompts, prompts * 3 // 4)
+    rooms = (largest, largest + 4, largest + 16, largest * 3 // 2, largest - 2, largest * 3 // 4, prompts, prompts * 3 // 4)
     fine = dice.pick((None, 1, None, 4))
     settings: dict[str, Setting] = {"slots": 8, "pool_tokens": max(1, dice.pick(rooms))}
     if fine is not None:

@@ -168,9 +168,12 @@ def _group(case: Case, change: Change, others: Sequence[int]) -> Generator[Sched
 
 
 def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_shared: bool = True) -> Schedule:
-    """The schedule with the content of `others` put through a bijection that leaves what they share with a victim."""
-    watched = [case.requests[victim].prompt for victim in victims] if keep_shared else []
-    kept = {other: max((alike(case.requests[other].prompt, prompt) for prompt in watched), default=0) for other in others}
+    """The schedule with the content of `others` put through a bijection that leaves what they share with a victim.
+
+    That is as much of a prompt as another request brings or has answered, either way round: a session goes on from what was
+    answered, and whoever stores that once hits it there.
+    """
+    kept = {other: max((_shared(case, other, victim) for victim in victims if keep_shared), default=0) for other in others}
     shift = _shift(case, victims, kept)
 
     def through(tokens: Sequence[int]) -> tuple[int, ...]:
@@ -179,7 +182,8 @@ def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_sh
     def change(submission: int, request: Request) -> Request:
         if submission not in kept:
             return request
-        shared = kept[submission]
+        shared, answer = kept[submission], case.answers.get(submission, request.forced)
+        told = max(0, shared - len(request.prompt))
         return msgspec.structs.replace(
             request,
             prompt=(*request.prompt[:shared], *through(request.prompt[shared:])),
@@ -190,20 +194,32 @@ def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_sh
                 bias=tuple((case.alphabet.image(token, shift), added) for token, added in request.sampling.bias),
                 allowed=through(request.sampling.allowed),
             ),
-            forced=through(case.answers.get(submission, request.forced)),
+            forced=(*answer[:told], *through(answer[told:])),
         )
 
     return with_requests(case.schedule, change)
 
 
+def _whole(case: Case, submission: int) -> tuple[int, ...]:
+    """A request's prompt and answer."""
+    return (*case.requests[submission].prompt, *case.answers.get(submission, ()))
+
+
+def _shared(case: Case, one: int, other: int) -> int:
+    """How many tokens two requests begin with alike, where they are in the prompt of one of them."""
+    ours, theirs = (case.requests[submission].prompt for submission in (one, other))
+    return max(alike(_whole(case, one), theirs), alike(ours, _whole(case, other)))
+
+
 def _shift(case: Case, victims: Collection[int], kept: Mapping[int, int]) -> int:
     """A shift of the alphabet under which nobody shares more of a victim's prompt than before."""
     shift = 1
+    wholes = {submission: _whole(case, submission) for submission in (*kept, *victims)}
     behind = [
-        (case.requests[other].prompt[shared], case.requests[victim].prompt[shared])
+        (wholes[other][shared], wholes[victim][shared])
         for other, shared in kept.items()
         for victim in victims
-        if shared < min(len(case.requests[other].prompt), len(case.requests[victim].prompt))
+        if shared < min(len(wholes[other]), len(wholes[victim]))
     ]
     for _ in range(8):
         shift = case.random.randrange(1, len(case.alphabet.ids))

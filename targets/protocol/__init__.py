@@ -47,6 +47,7 @@ from targets.protocol.schedule import (
     with_request,
     with_requests,
 )
+from targets.protocol.sessions import in_full
 from targets.protocol.tags import How, Tag
 from targets.protocol.target import Control, Factory, Target
 from targets.protocol.verdicts import CheckName, Kind
@@ -100,6 +101,7 @@ __all__ = [
     "emitted_by_submission",
     "first_departure",
     "format_schedule",
+    "in_full",
     "skeleton",
     "submissions",
     "with_defaults",

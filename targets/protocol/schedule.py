@@ -70,6 +70,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         salt: Requests share cached state only with those of equal salt.
         sample_of: It asks for one more answer to the prompt of that earlier submission (n > 1): a target may share the
             prompt's state between them. A hint: where the prompts or salts differ it means nothing.
+        continues: Prompt and answer, so far, of that earlier submission come before this prompt, as in the next turn of a
+            session. What that is, is known when it is handed in: a target is given the whole (`targets.protocol.sessions`).
         deadline_s: Virtual seconds (one step is one) after which the conductor ends it; None for never.
         client_id: What the client calls itself; two live requests may share one.
         forced: For variants: the i-th generated token is forced[i] whatever the logits say. Past its end, greedy.
@@ -82,6 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sampling: Sampling = GREEDY
     salt: Count | None = None
     sample_of: Index | None = None
+    continues: Index | None = None
     deadline_s: Count | None = None
     client_id: Count | None = None
     forced: tuple[TokenId, ...] = ()
@@ -165,7 +168,7 @@ def check_references(schedule: Schedule, where: str = "") -> None:
     for index, op in enumerate(schedule.ops):
         named: tuple[int, ...] = ()
         if isinstance(op, Submit):
-            named = () if op.request.sample_of is None else (op.request.sample_of,)
+            named = tuple(other for other in (op.request.sample_of, op.request.continues) if other is not None)
         elif isinstance(op, Step):
             named = op.rows or ()
         else:
@@ -214,6 +217,8 @@ def _format_request(request: Request) -> str:
         parts.append(f"salt {request.salt}")
     if request.sample_of is not None:
         parts.append(f"one more answer to #{request.sample_of}")
+    if request.continues is not None:
+        parts.append(f"goes on from #{request.continues}")
     if request.deadline_s is not None:
         parts.append(f"deadline {request.deadline_s} s")
     if request.client_id is not None:

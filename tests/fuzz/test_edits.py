@@ -59,6 +59,14 @@ def test_one_more_answer_is_to_the_same_request_when_another_goes_and_to_none_wh
         check_references(drop_request(schedule, gone))
 
 
+def test_a_session_goes_on_from_the_same_request_when_another_goes_and_from_none_when_that_one_does() -> None:
+    turns = [Submit(Request(prompt=(turn,), max_new_tokens=2, continues=(None, None, 1)[turn])) for turn in range(3)]
+    schedule = Schedule(ops=tuple(turns))
+    before = [[request.continues for request in submissions(drop_request(schedule, gone))] for gone in range(3)]
+    assert before == [[None, 0], [None, None], [None, None]]
+    assert [less.continues for less in less_extra(turns[2].request)] == [None]
+
+
 def test_only_the_named_requests_are_kept() -> None:
     assert keep_requests(THREE, {2}).ops == (C, Wait(0, 3), Cancel(0))
     assert keep_requests(THREE, {0, 1, 2}) == THREE

@@ -42,6 +42,13 @@ def test_a_request_waits_for_the_tokens_of_an_earlier_one() -> None:
     assert to_ops([Life(A), Life(B, after=(0, 3))]) == (Submit(A), Wait(0, 3), Submit(B))
 
 
+def test_a_request_goes_on_from_an_earlier_one_by_its_submission_and_from_none_that_comes_later() -> None:
+    (_, _, last) = to_ops([Life(A, arrival=1), Life(B, arrival=1, before=0), Life(C)])[1:]
+    assert isinstance(last, Submit)
+    assert last.request.continues == 1
+    assert to_ops([Life(A, before=1), Life(B, arrival=1)]) == (Submit(A), Step(1), Submit(B))
+
+
 def test_a_request_does_not_wait_for_one_that_comes_later() -> None:
     assert to_ops([Life(A, after=(1, 3)), Life(B, arrival=1)]) == (Submit(A), Step(1), Submit(B))
 

@@ -102,6 +102,7 @@ SHOWS: dict[str, Callable[[Schedule], bool]] = {
     "pool outgrown": lambda schedule: schedule.settings.get("pool_tokens", 160) not in (160, 224, 512, 1024),
     "salts": lambda schedule: len({request.salt for request in submissions(schedule)}) > 1,
     "siblings": lambda schedule: any(request.sample_of is not None for request in submissions(schedule)),
+    "sessions": lambda schedule: any(request.continues is not None for request in submissions(schedule)),
     "sampling": lambda schedule: any(request.sampling.temperature for request in submissions(schedule)),
     **{
         f"sampling: {name}": functools.partial(samples_otherwise, name)
@@ -164,9 +165,10 @@ def test_a_target_that_does_not_honour_sampling_is_not_asked_for_it() -> None:
     assert not any(request.sampling != GREEDY or request.stop_sequences for request in asked)
 
 
-def test_a_target_that_shares_nothing_is_not_asked_for_salts_or_siblings(slots: DecoderFactory) -> None:
+def test_a_target_that_shares_nothing_is_not_asked_for_salts_siblings_or_sessions(slots: DecoderFactory) -> None:
     asked = [request for schedule in draw(slots, 5, COUNT) for request in submissions(schedule)]
-    assert not any(request.salt is not None or request.sample_of is not None for request in asked)
+    shared = [(request.salt, request.sample_of, request.continues) for request in asked]
+    assert set(shared) == {(None, None, None)}
 
 
 def test_the_dice_are_enough_for_the_longest_story(slots: DecoderFactory) -> None:

@@ -86,6 +86,25 @@ def test_a_prefix_shared_with_the_victim_is_kept() -> None:
     assert 9 not in other.prompt[3:]
 
 
+def test_an_answer_from_which_the_victim_goes_on_is_kept_and_forced() -> None:
+    _, other = exchanged(asked((1, 2, 5, 6, 9), (1, 2)), (1, 1), (5, 6, 7))
+    assert other.prompt == (1, 2)
+    assert other.forced[:2] == (5, 6)
+    assert other.forced[2] != 7
+
+
+def test_who_goes_on_from_the_victim_keeps_what_it_has_from_it() -> None:
+    _, other = exchanged(asked((1, 2), (1, 2, 5, 6, 9)), (5, 6), (3,))
+    assert other.prompt[:4] == (1, 2, 5, 6)
+    assert other.prompt[4] != 9
+
+
+def test_an_answer_that_is_like_the_victim_s_and_in_nobody_s_prompt_is_exchanged() -> None:
+    _, other = exchanged(asked((1, 2), (1, 2)), (5, 6), (5, 6))
+    assert other.prompt == (1, 2)
+    assert all(token not in (5, 6) or token != before for token, before in zip(other.forced, (5, 6), strict=True))
+
+
 def test_what_is_shared_with_the_victim_is_not_lengthened() -> None:
     for size in range(3, 30):
         _, other = exchanged(asked((1, 2), (1, 1), new=size), (1, 1), (1, 1), alphabet=Alphabet(4, (0,)))
