@@ -12,6 +12,7 @@ from fuzz.__main__ import main
 from fuzz.bisection import level
 from fuzz.conductor import run_trio
 from fuzz.explain import Diagnosis, diagnose, explain
+from fuzz.fault_bench.attempts import stage_of
 from fuzz.judge import Judge
 from fuzz.repro import Repro, save
 from oracle.checks import CHECKS
@@ -22,7 +23,7 @@ from targets.models import Model
 from targets.protocol import Kind, Request, Schedule, Step, Submit
 from targets.registry import TargetSpec, build
 from tests.fuzz.scripted import crowded
-from tests.quality.planting import plant, smallest, stage_of
+from tests.quality.planting import plant, smallest
 
 ROWS = {
     "two runs differ": [("stale-length", Kind.LEAK), ("kept-between-runs", Kind.LEAK)],

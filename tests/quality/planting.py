@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fuzz.conductor import run_trio
+from fuzz.fault_bench.attempts import stage_of
 from fuzz.judge import Judge, Judgement
-from fuzz.stage import InProcess, Renewing
+from fuzz.stage import Renewing
 from oracle.checks import CHECKS
 from targets.decoder import DecoderFactory
 from targets.faults import FAULTS, Probe
@@ -29,11 +30,6 @@ def smallest(name: str, kind: Kind) -> Schedule:
     """The smallest schedule known on which the fault shows as this kind, with the settings that the fault needs."""
     known = FAULTS[name].smallest[kind]
     return Schedule(ops=known.ops, settings={**FAULTS[name].settings, **known.settings})
-
-
-def stage_of(factory: DecoderFactory) -> InProcess:
-    """Where the factory's targets are played, and others of the same model and parts when a fresh network is asked for."""
-    return InProcess(factory, lambda: DecoderFactory(factory.model, factory.parts, factory.name))
 
 
 def judged(factory: DecoderFactory, schedule: Schedule) -> Judgement:

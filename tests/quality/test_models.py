@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fuzz.conductor import run_trio
+from fuzz.fault_bench.attempts import stage_of
 from fuzz.judge import Judge
 from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import find_model
-from tests.quality.planting import smallest, stage_of
+from tests.quality.planting import smallest
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from fuzz.conductor import run_trio
+from fuzz.fault_bench.attempts import stage_of
 from fuzz.followup import Failure
 from fuzz.search import Limits, Search
 from oracle.finding import Verdict
@@ -13,7 +14,7 @@ from targets.decoder import DecoderFactory
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Factory, Kind, Setting
-from tests.quality.planting import SEARCHED, plant, size, smallest, stage_of
+from tests.quality.planting import SEARCHED, plant, size, smallest
 
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200

@@ -4,12 +4,13 @@ import pytest
 
 from fuzz.conductor import replay, run_trio
 from fuzz.edits import reductions
+from fuzz.fault_bench.attempts import stage_of
 from fuzz.judge import Judge
 from oracle.finding import Verdict
 from targets.faults import FAULTS
 from targets.models import Model
 from targets.protocol import CheckName, Kind, Schedule
-from tests.quality.planting import NAMES, SMALLEST, judged, plant, smallest, stage_of
+from tests.quality.planting import NAMES, SMALLEST, judged, plant, smallest
 
 EVERY = pytest.mark.parametrize(("name", "kind"), SMALLEST, ids=lambda part: str(part))
 
