@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fuzz.commandline import Number, bad, check_dtype, check_file
+from fuzz.commandline import Number, bad, check_dtype, check_file, read_settings
 
 
 @click.group()
@@ -204,6 +204,34 @@ def bench_dose(
     if plot is not None:
         draw(measured, found.name, plot, one_cell)
     return int(named is not None and not holds(measured, named))
+
+
+@bench.command("coverage")
+@click.option("--target", default="slots", show_default=True, help="As for `slotfuzz run`.")
+@click.option("--model", default="tiny", show_default=True, help="As for `slotfuzz run`.")
+@click.option("--schedules", multiple=True, type=Number(int, 1, 1e6), help="Repeatable.  [default: 500, 1000 and 3000]")
+@click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True, help="Same seed, same schedules.")
+@click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Fix a knob (see `slotfuzz targets`).")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def bench_coverage(
+    target: str, model: str, schedules: tuple[int, ...], seed: int, sets: tuple[str, ...], json_path: Path | None
+) -> None:
+    """Which runs of life-cycle events schedules bring about, of those that are feasible; nothing is judged."""
+    from fuzz.bench_coverage import format_measured, measured
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from targets.registry import TargetSpec, build
+
+    set_threads()
+    check_file(json_path)
+    factory = build(TargetSpec(target, model))
+    settings = read_settings(factory.knobs, sets, {})
+    found = []
+    for one in measured(factory, tuple(sorted(set(schedules))) or (500, 1000, 3000), seed, settings):
+        found.append(one)
+        click.echo(format_measured(one))
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1))
 
 
 @bench.command("decoder")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from fuzz.coverage import Figures
+from fuzz.feasible import SIZES
 from fuzz.judge import Judge
 from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
@@ -100,6 +102,7 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     idle = [name for name in _counted(tally, possible(judge.factory.control)) if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
+    lines.append("life-cycle events: " + "; ".join(format_grams(size, tally.coverage.figures(size)) for size in SIZES))
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
     lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
     lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]
@@ -108,6 +111,15 @@ def format_tally(tally: Tally, judge: Judge) -> str:
             f"nothing found: with 95% confidence at most {_failing_share_max(tally):.2g} of such schedules fail (3/n)"
         )
     return "\n".join(lines)
+
+
+def format_grams(size: int, figures: Figures) -> str:
+    """The coverage of grams of one size, in a few words."""
+    feasible = "" if figures.feasible is None else f" of {figures.feasible} feasible"
+    share = f" ({figures.seen / figures.feasible:.0%})" if figures.feasible else ""
+    reach = f", {figures.new_a_schedule:.2g} new a schedule, at least {figures.within_reach:.0f} more within reach"
+    unforeseen = f", {len(figures.unforeseen)} unforeseen ({next(iter(figures.unforeseen))})" if figures.unforeseen else ""
+    return f"{figures.seen}{feasible} {size}-grams{share}{reach}{unforeseen}"
 
 
 def _counted(tally: Tally, any_target: Sequence[str] = MECHANISMS) -> list[str]:
@@ -149,6 +161,7 @@ def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros
                 "seconds_in_target_forwards": judge.target_meter.seconds,
                 "seconds_in_reference_forwards": judge.reference_meter.seconds,
                 "mechanisms": {name: tally.mechanisms[name] for name in _counted(tally)},
+                "grams": {str(size): tally.coverage.figures(size) for size in SIZES},
                 "suspects": report.suspects,
                 "refuted": report.refuted,
                 "unknown": len(tally.unknown),

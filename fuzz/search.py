@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fuzz.coverage import Coverage, cycles_of
 from fuzz.followup import Failure, FollowUp, Found, signature
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
@@ -37,6 +38,7 @@ class Tally:
     """What a search has done so far.
 
     Attributes:
+        coverage: Which grams of life-cycle events were seen.
         mute: The model failed the reactivity gate: that nothing was found means nothing.
         sanitized: Whether the target was asked for its shadow tags.
     """
@@ -46,6 +48,7 @@ class Tally:
     tokens_checked: int = 0
     seconds: float = 0.0
     mechanisms: Counter[str] = field(default_factory=Counter)
+    coverage: Coverage = field(default_factory=Coverage)
     report: Report = field(default_factory=Report)
     unknown: list[str] = field(default_factory=list)
     unstable: list[str] = field(default_factory=list)
@@ -107,7 +110,9 @@ class Search:
         self.draw = draw
         self.clock = clock
         self.judge = Judge(factory, stage)
-        self.tally = Tally(sanitized=bool(self.settings.get("sanitize")))
+        self.tally = Tally(
+            sanitized=bool(self.settings.get("sanitize")), coverage=Coverage(cycles_of(factory, self.settings))
+        )
         self.enough: Callable[[Failure], bool] = lambda _: False
         self.follow = FollowUp(self.judge, self.settings, checks, clock)
         self.started = clock()
@@ -144,6 +149,7 @@ class Search:
         found = Found(schedule, tally.schedules, self.clock() - self.started)
         tally.tokens_checked += sum(isinstance(event, Emitted) for event in judgement.trace)
         tally.mechanisms.update(mechanisms(judgement.schedule, judgement.trace))
+        tally.coverage.count(judgement.schedule, judgement.trace)
         tally.report.add(msgspec.structs.replace(judgement.report, findings=[]))
         tally.unknown += judgement.report.unknown
         tally.crashed_checks += judgement.crashed_checks

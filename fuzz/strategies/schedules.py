@@ -1,7 +1,7 @@
 """Schedules: a mix of lives with a random set of features switched on (swarm), or a motif, with settings drawn beside.
 
-Half of all schedules are motifs. In the others each feature is on or off for the whole schedule, so that features do not
-drown each other: a schedule without cancels reaches states that one full of them never does.
+Some are storms. Half of the others are motifs. In the rest each feature is on or off for the whole schedule, so that
+features do not drown each other: a schedule without cancels reaches states that one full of them never does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fuzz.strategies.lives import Life, Turn, to_ops
 from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.requests import Shape, Space
 from fuzz.strategies.sampling import sampled
+from fuzz.strategies.storms import storm
 from targets.protocol import Schedule, Setting
 
 FEATURES = (
@@ -32,6 +33,8 @@ FEATURES = (
     "salts",
 )
 """Each is on in half of the schedules."""
+STORM_ONE_IN = 6
+"""One schedule in so many is a storm."""
 LONG_ONE_IN = 32
 """One schedule in so many has a request of hundreds of tokens."""
 LIMIT_ONE_IN = 12
@@ -49,6 +52,9 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
     """Reads one schedule off the dice; without `swarm` every feature is on."""
     bits = dice.below(2 ** len(FEATURES)) if swarm else 2 ** len(FEATURES) - 1
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
+    if motifs and dice.below(STORM_ONE_IN) == STORM_ONE_IN - 1:
+        lives, turns, settings = storm(dice, space)
+        return Schedule(ops=to_ops(lives, turns), settings=settings)
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
     motif = dice.pick(_motifs(space)) if motifs and dice.below(2) else None
     lives = motif(dice, space) if motif else _mix(dice, space, on)

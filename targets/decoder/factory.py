@@ -14,7 +14,7 @@ from targets.decoder.private import PrivateStore
 from targets.decoder.slots import SlotStore
 from targets.decoder.store import Store
 from targets.models import Model
-from targets.protocol import Control, Setting, check_settings, with_defaults
+from targets.protocol import Control, LifeCycle, Setting, check_settings, with_defaults
 
 DECODERS: dict[str, type[Store]] = {"slots": SlotStore, "pages": PageStore, "private": PrivateStore}
 """The built-in targets, and the store that makes each of them."""
@@ -39,6 +39,7 @@ class DecoderFactory:
             float64=True,
             tags=True,
             poison=True,
+            life_cycles=True,
             inspect=True,
             sampling=True,
             noise=True,
@@ -69,6 +70,21 @@ class DecoderFactory:
     def context_tokens_max(self, settings: Mapping[str, Setting]) -> int:
         """As the knob says."""
         return int(with_defaults(self.knobs, settings)["context_tokens_max"])
+
+    def life_cycles(self, values: Mapping[str, tuple[Setting, ...]]) -> tuple[LifeCycle, ...]:
+        """How requests may live where each knob has one of these values; fulfils `targets.protocol.Cycling`."""
+        slots = max(int(value) for value in values["slots"])
+        in_chunks = any(values["step_tokens_max"]) or "ring" in values.get("window", ())
+        to_page_ends = self.model.plan.recurrent and self.control.shares
+        return tuple(
+            LifeCycle(
+                slots=slots,
+                chunks=in_chunks or to_page_ends,
+                preempts="preempt" in values and slots > 1,  # whoever is alone has the whole pool
+                pipelined=bool(pipelined),
+            )
+            for pipelined in values["pipelined"]
+        )
 
     def _precision(self, settings: Mapping[str, Setting]) -> tuple[str, str, str]:
         chosen = with_defaults(self.knobs, settings)

@@ -32,6 +32,7 @@ from targets.protocol.events import (
 )
 from targets.protocol.inspection import Cells, Inspectable, Inspection, Row
 from targets.protocol.knobs import Knob, Setting, check_settings, with_defaults
+from targets.protocol.lifecycle import Cycling, LifeCycle
 from targets.protocol.schedule import (
     GREEDY,
     Cancel,
@@ -65,6 +66,7 @@ __all__ = [
     "CheckName",
     "Control",
     "Crashed",
+    "Cycling",
     "Emitted",
     "Event",
     "Factory",
@@ -77,6 +79,7 @@ __all__ = [
     "Inspection",
     "Kind",
     "Knob",
+    "LifeCycle",
     "Op",
     "Pages",
     "Preempted",

@@ -35,6 +35,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
             with a finite constant at the scale of the data, another one for each.
         poison_nan: It promises never to gather a cell that its mask hides, and `poison` takes "nan" as well. (Attention
             multiplies what the mask hides by zero, and zero times NaN is NaN.)
+        life_cycles: Its factory has a method `life_cycles` (`targets.protocol.lifecycle`) that says how its requests may
+            live, and it works in steps of the order that stands there.
         inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
         shares: Requests that begin alike may have cached state in common. It keeps salts apart, may use `Request.sample_of`,
             and says with each admission how much was cached.
@@ -51,6 +53,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     tags: bool = False
     poison: bool = False
     poison_nan: bool = False
+    life_cycles: bool = False
     inspect: bool = False
     sampling: bool = False
     shares: bool = False

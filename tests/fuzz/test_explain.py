@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -145,8 +146,15 @@ Replay it, and again once it is fixed:
   slotfuzz replay R.json"""
 
 
+def anywhere(text: str) -> str:
+    """The text without the last bits of sums, which differ from one processor to another: the bound, and checksums."""
+    text = re.sub(r"rounding explains [0-9.e-]+", "rounding explains R", text)
+    names: dict[str, str] = {}
+    return re.sub(r"\b[0-9a-f]{8}\b", lambda found: names.setdefault(found[0], "checksum" + "ABCDEFGH"[len(names)]), text)
+
+
 def test_an_explanation_goes_from_what_to_what_next(repro: Repro) -> None:
-    assert told(repro) == GOLDEN
+    assert anywhere(told(repro)) == anywhere(GOLDEN)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
 from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.schedules import schedule as read
+from fuzz.strategies.storms import storm
 from targets.decoder import DecoderFactory
 from targets.models import Model
 from targets.protocol import GREEDY, Cancel, Factory, Schedule, Step, Submit, Wait, check_settings, submissions
@@ -219,3 +220,16 @@ def test_a_plain_hypothesis_test_shrinks_a_schedule(slots: DecoderFactory) -> No
     assert any(isinstance(op, Cancel) for op in seen[-1].ops)
     assert sort_key(seen[-1]) < sort_key(first)
     assert len(submissions(seen[-1])) <= 3
+
+
+def test_a_storm_is_dense_and_its_settings_are_the_targets_own(slots: DecoderFactory) -> None:
+    space = Space.of(slots)
+    storms = [storm(Dice(random.Random(seed).randbytes(SIZE)), space) for seed in range(60)]
+    for _, _, settings in storms:
+        check_settings(slots.knobs, settings)
+    lives = [life for some, _, _ in storms for life in some]
+    assert any(not life.request.prompt for life in lives)
+    assert any(not life.request.max_new_tokens for life in lives)
+    assert any(life.cancel_after == life.request.deadline_s is not None for life in lives)
+    assert max(life.arrival for life in lives) < 20
+    assert {bool(settings.get("pipelined")) for _, _, settings in storms} == {False, True}
