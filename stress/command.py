@@ -58,10 +58,11 @@ def serve(
         from stress.endpoint.server import Serving, serve_forever
     except ImportError as error:
         raise bad("slotfuzz serve", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
-    from fuzz.run import set_threads
+    import torch
+
     from targets.registry import TargetSpec, build, default_model
 
-    set_threads()
+    torch.set_num_threads(1)  # as when it is fuzzed: the order of a sum must not depend on how many cores are free
     spec = TargetSpec(target, model or default_model(faults), faults)
     factory = build(spec)
     settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})

@@ -142,7 +142,9 @@ class Service:
         try:
             if asked.stream:
                 return Stream(reply, await reply.deltas())
-            return Response(await reply.whole(), media_type="application/json")
+            body = await reply.whole()
+            reply.leave()
+            return Response(body, media_type="application/json")
         except BaseException:
             reply.leave()
             raise
@@ -167,8 +169,7 @@ class Answering:
 
     def leave(self) -> None:
         """Nobody waits for it any more."""
-        for ticket in self.order.tickets:
-            self.driver.leave(ticket)
+        self.driver.hang_up(self.order)
 
     async def deltas(self) -> list[tuple[int, Delta]]:
         """What comes next, each with its choice.

@@ -100,24 +100,33 @@ class Order:
     Attributes:
         deadline: In seconds of trio's clock; what has not ended by then is cancelled.
         settled: All have ended, or one without an answer: who wants the whole reply need not be woken before.
+        busy: Somebody was waiting to hear what was said last, and has not come back for more.
     """
 
     def __init__(self, first: int, requests: Sequence[Request], deadline: float) -> None:
         self.deadline = deadline
         self.tickets = [Ticket(self, place, first + place, request) for place, request in enumerate(requests)]
         self.settled = trio.Event()
+        self.busy = self._listening = False
         room = sum(request.max_new_tokens + RUNAWAY_TOKENS + 1 for request in requests)
         self._said, self._heard = trio.open_memory_channel[Piece | End](room)
 
     def say(self, event: Piece | End) -> None:
         """Puts an event in the stream."""
+        self.busy |= self._listening
         self._said.send_nowait(event)
 
     async def hear(self) -> list[Piece | End]:
         """What was said since the last call, in order: at least one event."""
+        self.busy, self._listening = False, True
         events = [await self._heard.receive()]
+        self._listening = False
         while True:
             try:
                 events.append(self._heard.receive_nowait())
             except trio.WouldBlock:
                 return events
+
+    def hang_up(self) -> None:
+        """Nobody will hear any more."""
+        self.busy = self._listening = False

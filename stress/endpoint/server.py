@@ -6,6 +6,7 @@ sockets have a user timeout: what the peer does not take in for so long ends the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -92,17 +93,20 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         BadInput: where there is none to be had.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError as error:
-        raise BadInput("--host, --port", "an address that can be listened on", f"{host}:{port}", str(error)) from error
-    return bound
+    with contextlib.ExitStack() as undo:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            bound = undo.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
+            bound.bind(address)
+            bound.listen(BACKLOG)
+        except OSError as error:
+            rule = "an address that can be listened on"
+            raise BadInput("--host, --port", rule, f"{host}:{port}", str(error)) from error
+        undo.pop_all()
+        return bound
 
 
 def url_of(bound: socket.socket) -> str:

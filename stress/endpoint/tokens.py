@@ -86,7 +86,7 @@ class ByteTokenizer:
         """One id a byte."""
         found = text.encode()
         if found and max(found) >= len(self.ids):
-            rule = f"token ids, or text of bytes below {len(self.ids)}: the model knows no more"
+            rule = f"token ids, or text of bytes below {len(self.ids)}: it knows no more"
             raise BadInput("prompt", rule, f"byte {max(found)}")
         return [self.ids[value] for value in found]
 
