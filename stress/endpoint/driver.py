@@ -41,8 +41,8 @@ from targets.protocol import (
 RAISED = (Exception, SystemExit)
 """What a target may raise without ending more than itself."""
 TURNS_MIN, TURNS_MAX = 2, 12
-"""After a step the driver waits, for so many turns of the event loop, until who was listening listens again. It takes three or
-four to hear a token, get hold of the connection and send it, and some more to begin or end a reply. So a token is at its
+"""After a step the driver waits, for so many turns of the event loop, until who was listening listens again. It takes three
+or four to hear a token, get hold of the connection and send it, and some more to begin or end a reply. So a token is at its
 client before the next step begins; with one turn it would be there a step or two later, and several together, which saves
 some 30 microseconds a token. That a client has hung up takes two.
 """
