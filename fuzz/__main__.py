@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from fuzz.benches import bench
-from fuzz.commandline import Group, Number, bad, check_file, check_folder, read_settings, refuse
+from fuzz.commandline import Number, Root, bad, check_file, check_folder, read_settings, refuse
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="slotfuzz")
 def main() -> None:
     """Does any request's answer depend on who else was in the machine?"""

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
+COMMANDS = "slotfuzz.commands"
+"""The entry-point group in which the commands of higher floors are registered."""
 NOT_YET = {
     "workers": "more than one worker",
     "python": "engines in another interpreter",
@@ -59,6 +62,26 @@ class Group(click.Group):
             click.echo(" ".join(str(error).split()), err=True)
             code = 2
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class Root(Group):
+    """The group of all commands: those of this floor, and those that higher floors register as entry points.
+
+    Nothing here imports upwards: a command is looked up by name, and loaded only when it is asked for.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name."""
+        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by name; None where there is none."""
+        own = super().get_command(ctx, cmd_name)
+        if own is None:
+            for found in entry_points(group=COMMANDS, name=cmd_name):
+                command: click.Command = found.load()
+                return command
+        return own
 
 
 class Number(click.ParamType[Any]):

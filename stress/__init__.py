@@ -1,1 +1,5 @@
-"""Load tests: the top floor. May import `targets`, `oracle` and `fuzz`; nothing imports it."""
+"""Load tests: the top floor. May import `targets`, `oracle` and `fuzz`; nothing imports it.
+
+endpoint/   what `slotfuzz serve` starts: any stepped target behind an OpenAI-compatible API
+command     the command line of this floor, which `fuzz` finds by the entry-point group `slotfuzz.commands`
+"""

@@ -149,6 +149,23 @@ def find_model(name: str) -> Model:
     raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
 
 
+def find_tokenizer(name: str) -> Any | None:
+    """The tokenizer of a model (by name, folder or GGUF file), from transformers; None for the random ones, which have none.
+
+    Raises:
+        BadInput: where transformers can't load it.
+    """
+    if name in TINY or name in LARGER:
+        return None
+    path = _gemma_270m_file() if name == "gemma3-270m" else Path(name)
+    options = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path.parent if options else path, **options)
+    except Exception as error:  # whatever a broken file makes the library raise, the file is what is wrong
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise BadInput("model", "one whose tokenizer transformers can load", path, reason) from error
+
+
 @torch.inference_mode()
 def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_tokens: int = 16) -> tuple[int, int]:
     """How many of `changes` one-token changes of a prompt change its next greedy tokens: (changed, tried).

@@ -1,0 +1,1 @@
+"""Tests of `stress`. Imports it and what it imports; every server that a test starts ends by itself."""
