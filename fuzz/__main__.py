@@ -71,7 +71,7 @@ def run(
     from targets.registry import TargetSpec, build, default_model
 
     set_threads()
-    spec = TargetSpec(target, model or default_model(faults), faults)
+    spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
     factory = build(spec)
     if sanitize and not factory.control.tags:
         raise bad("--sanitize", "left out for a target that keeps no shadow tags", target)

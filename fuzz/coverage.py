@@ -91,7 +91,7 @@ def new_a_schedule(seen: Mapping[Gram, int], schedules: int) -> float:
 def within_reach(seen: Mapping[Gram, int], schedules: int) -> float:
     """Chao2, with the correction for its bias: at least so many more can be seen by schedules that are drawn like these."""
     once, twice = _that_came(seen, 1), _that_came(seen, 2)
-    return (schedules - 1) / schedules * once * (once - 1) / (2 * (twice + 1)) if schedules else 0.0
+    return (schedules - 1) / schedules * once * max(0, once - 1) / (2 * (twice + 1)) if schedules else 0.0
 
 
 def _that_came(seen: Mapping[Gram, int], times: int) -> int:

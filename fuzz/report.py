@@ -44,7 +44,8 @@ def format_repro(repro: Repro, path: Path) -> str:
     return "\n".join(
         [
             format_finding(repro.finding),
-            f"  smallest schedule: {requests} requests, {ops} ops, {prompt} prompt and {new} new tokens "
+            f"  smallest schedule: {requests} request{'s' * (requests != 1)}, {ops} ops, "
+            f"{prompt} prompt and {new} new tokens "
             f"({repro.evaluations} evaluations, {proof})",
             "",
             *("    " + line for line in format_schedule(repro.schedule).splitlines()),
@@ -103,6 +104,8 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     if idle:
         lines.append("never happened: " + ", ".join(idle))
     lines.append("life-cycle events: " + "; ".join(format_grams(size, tally.coverage.figures(size)) for size in SIZES))
+    if tally.mute:
+        lines.append("undecided: the model hardly reacts to its prompt (see reactivity above); another model is needed")
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
     lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
     lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]

@@ -195,7 +195,7 @@ SYMPTOMS = (
         name="two runs differ",
         symptom="the same request gives something else the second time",
         cause="a cache is not reset, or is shared, between one request and the next",
-        experiment="the same request on a fresh target and on a used one: fresh equals fresh, used does not",
+        experiment="the same request alone, asked twice of one target: the second time it is answered otherwise",
         fix="bind the cache to the request; start each one at length 0",
         fits=lambda clues: (
             clues.kind is Kind.LEAK

@@ -63,7 +63,7 @@ def serve(
     from targets.registry import TargetSpec, build, default_model
 
     torch.set_num_threads(1)  # as when it is fuzzed: the order of a sum must not depend on how many cores are free
-    spec = TargetSpec(target, model or default_model(faults), faults)
+    spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
     factory = build(spec)
     settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})
     return serve_forever(
