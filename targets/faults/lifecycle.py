@@ -54,7 +54,10 @@ class RoomyBatch(Batch):
 
 
 class TwiceFreeingDecoder(Decoder):
-    """A cancelled request's slot is released by the cancel as well. The twin looks whether it still is held."""
+    """A cancelled request's slot is released by the cancel as well. The twin looks whether it still is held.
+
+    What a forward in flight writes to is held until that has landed.
+    """
 
     cancel_frees_twice: Probe
 
@@ -65,7 +68,8 @@ class TwiceFreeingDecoder(Decoder):
         if slot is not None and reason is Reason.CANCELLED:
             probe = self.cancel_frees_twice
             probe.reach()
-            if not probe.honest or self.scheduler.owners.get(slot) == submission:
+            in_flight = running is not None and running.launches > 0
+            if not probe.honest or (self.scheduler.owners.get(slot) == submission and not in_flight):
                 probe.change()
                 self.scheduler.release(slot)
         return events
