@@ -76,6 +76,7 @@ class Judge:
 
     def begin(self) -> None:
         """Counts time inside forwards from now on; what is loaded by now stays, and the collector need not look at it."""
+        gc.unfreeze()  # what an earlier run of this process left there
         gc.collect()
         gc.freeze()
         self.target_meter.seconds = self.reference_meter.seconds = 0.0

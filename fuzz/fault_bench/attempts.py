@@ -10,10 +10,7 @@ no property of a way.
 from __future__ import annotations
 
 import functools
-import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 
@@ -122,31 +119,26 @@ def attempt(task: Task) -> Trial:
             if getattr(probe, what):
                 first.setdefault(what, tally.schedules)
 
-    with planted(fault, probe) as factory:
-        search = (Search if task.way == OURS else Noting)(
-            factory,
-            task.seed,
-            Limits(schedules=task.schedules, seconds=task.seconds),
-            settings_of(fault, task.dtype),
-            on_schedule=watch,
-            checks=way.checks,
-            stage=stage_of(factory),
-            draw=way.draw,
-            clock=time.process_time,
-        )
-        search.enough = functools.partial(is_rightful, fault)
-        tally = run_trio(search.run)
-    made = trial_of(task, tally)
+    factory = planted(fault, probe)
+    search = (Search if task.way == OURS else Noting)(
+        factory,
+        task.seed,
+        Limits(schedules=task.schedules, seconds=task.seconds),
+        settings_of(fault, task.dtype),
+        on_schedule=watch,
+        checks=way.checks,
+        stage=stage_of(factory),
+        draw=way.draw,
+        clock=time.process_time,
+    )
+    search.enough = functools.partial(is_rightful, fault)
+    made = trial_of(task, run_trio(search.run))
     return msgspec.structs.replace(made, reached=first.get("reached"), triggered=first.get("changed"))
 
 
-@contextmanager
-def planted(fault: Fault, probe: Probe) -> Iterator[DecoderFactory]:
-    """A factory of targets with this fault, or, with an honest probe, its twin; what a search froze thaws afterwards."""
-    try:
-        yield DecoderFactory(find_model(fault.models[0]), fault.plant(probe=probe), fault.targets[0])
-    finally:
-        gc.unfreeze()
+def planted(fault: Fault, probe: Probe) -> DecoderFactory:
+    """A factory of targets with this fault, or, with an honest probe, its twin."""
+    return DecoderFactory(find_model(fault.models[0]), fault.plant(probe=probe), fault.targets[0])
 
 
 def settings_of(fault: Fault, dtype: str = FLOAT64) -> dict[str, Setting]:

@@ -42,9 +42,8 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True, tag="twin"):
 def play_twin(task: TwinTask) -> Twin:
     """Does what the task says."""
     fault, probe = FAULTS[task.fault], Probe(honest=True)
-    with planted(fault, probe) as factory:
-        search = Search(factory, task.seed, Limits(schedules=task.schedules), settings_of(fault))
-        tally = run_trio(search.run)
+    search = Search(planted(fault, probe), task.seed, Limits(schedules=task.schedules), settings_of(fault))
+    tally = run_trio(search.run)
     undecided = (*tally.unknown, *tally.unstable, *tally.crashed_checks)
     return Twin(
         task=task,

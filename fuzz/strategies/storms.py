@@ -29,13 +29,17 @@ _IDS = 8
 def storm(drawn: Dice, space: Space) -> tuple[list[Life], list[Turn], dict[str, Setting]]:
     """Lives, turns and settings."""
     dice = drawn.more()
-    settings = {knob.name: dice.pick(TIGHT.get(knob.name, knob.values)) for knob in space.knobs if knob.drawn}
+    settings = {
+        knob.name: value
+        for knob in space.knobs
+        if knob.drawn and (value := dice.pick(TIGHT.get(knob.name, knob.values))) != knob.default
+    }
     named = space.rows and dice.below(4) == 0
     count, steps = 4 + dice.below(REQUESTS_MAX - 3), 1 + dice.below(20)
     chances = (dice.below(4), dice.below(4), dice.below(3), dice.below(5))
     lives = [_life(dice, space, steps, chances) for _ in range(count)]
     turns = [Turn(1 + dice.below(steps), 1 + dice.below(6), (dice.below(count), dice.below(count)))] if named else []
-    return lives, turns, {name: value for name, value in settings.items() if value != _default(space, name)}
+    return lives, turns, settings
 
 
 def _life(dice: Dice, space: Space, steps: int, chances: tuple[int, ...]) -> Life:
@@ -48,7 +52,3 @@ def _life(dice: Dice, space: Space, steps: int, chances: tuple[int, ...]) -> Lif
         deadline_s=dice.below(8) if late else None,
     )
     return Life(request, arrival=dice.below(steps), cancel_after=dice.below(8) if cancelled else None)
-
-
-def _default(space: Space, name: str) -> Setting:
-    return next(knob.default for knob in space.knobs if knob.name == name)

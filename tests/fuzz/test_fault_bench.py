@@ -254,8 +254,7 @@ def test_of_two_bugs_at_once_each_has_a_failure_with_its_name() -> None:
 
 def test_a_planted_factory_has_the_probe_and_the_settings_of_its_fault() -> None:
     probe = Probe()
-    with planted(FAULTS[EASY], probe) as factory:
-        assert factory.name == FAULTS[EASY].targets[0]
+    assert planted(FAULTS[EASY], probe).name == FAULTS[EASY].targets[0]
     assert settings_of(FAULTS[EASY], "bfloat16") == {**FAULTS[EASY].settings, "dtype": "bfloat16"}
 
 
