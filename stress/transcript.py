@@ -2,7 +2,7 @@
 
 It is all that passes between those who load an endpoint and those who judge its answers. Who loads writes
 `transcripts/<process>.jsonl` and never waits for a judge; who judges reads those files while they grow, or afterwards, in
-another process. Times are seconds of one clock of the machine (`time.monotonic`), so that those of several processes compare.
+another process. Times are seconds of one clock of the machine (`time.monotonic`): those of several processes compare.
 """
 
 from __future__ import annotations
