@@ -32,7 +32,8 @@ from targets.registry import TargetSpec, build, default_model
         ),
         (
             TargetSpec(target="targets.attention:VOCABULARY"),
-            "target must be a targets.protocol.Factory, got int (targets.attention:VOCABULARY)",
+            "target must be a targets.protocol.Factory, got int, without context_tokens_max, control, identity, knobs, "
+            "module, name, network, open, special_ids, vocabulary (targets.attention:VOCABULARY)",
         ),
         (
             TargetSpec(faults=("starved", "stale")),
