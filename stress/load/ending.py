@@ -1,0 +1,94 @@
+"""The ending: what a run's folder holds when locust quits, who judges the answers, and how locust's process ends.
+
+transcripts/     what was asked and heard, a file a process
+run.json         the plan
+load.json        latencies, goodput, account, gauges
+verdicts.json    written by `slotfuzz verify`, which is started here
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from stress.load.account import transcripts
+from stress.load.desk import Desk
+from stress.load.figures import Figures, figures_of
+from stress.load.gauges import Gauged, Watch
+from stress.load.plan import Plan
+from stress.load.telling import tell
+from targets.protocol.errors import BadInput
+
+WRONG, UNDECIDED = 1, 3
+VERIFY = "verify"
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What `load.json` says.
+
+    Attributes:
+        unsent: Requests of open arrivals that were due while too many were in flight, in this process.
+        verified: How the judge ended; None where nobody judged.
+    """
+
+    figures: Figures
+    gauges: Gauged | None
+    unsent: int
+    verified: int | None
+
+
+def check_folder(plan: Plan) -> None:
+    """Refuses a folder in which another run is, or that can't be made.
+
+    Raises:
+        BadInput: where it is.
+    """
+    folder = Path(plan.out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput("--out", "a folder that can be made", plan.out, str(error)) from error
+    if transcripts(folder):
+        raise BadInput("--out", "a folder without another run in it", plan.out)
+
+
+def note_plan(plan: Plan, model: str) -> None:
+    """Writes the plan down, less the key."""
+    told = msgspec.to_builtins(msgspec.structs.replace(plan, model=model, api_key=None))
+    _write(Path(plan.out) / "run.json", told)
+
+
+def conclude(plan: Plan, desk: Desk | None, watch: Watch | None) -> int:
+    """Has the answers judged, writes down and prints what there is to say; returns the exit code, 0 for nothing wrong."""
+    folder = Path(plan.out)
+    gauges = None if watch is None else watch.settle()
+    verified = None if plan.verify is None else _verify(folder, plan.verify)
+    figures = figures_of(folder, plan.slo, None)
+    ended = Ended(figures=figures, gauges=gauges, unsent=0 if desk is None else desk.unsent, verified=verified)
+    _write(folder / "load.json", msgspec.to_builtins(ended))
+    click.echo(tell(figures, gauges, ended.unsent))
+    account = figures.account
+    if account.lost or (gauges is not None and gauges.held_idle) or verified == WRONG:
+        return WRONG
+    if verified:
+        return UNDECIDED
+    return 0
+
+
+def _verify(folder: Path, words: tuple[str, ...]) -> int:
+    """Starts the judge and waits for it; 3 where there is none."""
+    if not entry_points(group="slotfuzz.commands", name=VERIFY):
+        click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
+        return UNDECIDED
+    command = [sys.executable, "-m", "fuzz", VERIFY, str(folder), *words]
+    return subprocess.run(command, check=False).returncode
+
+
+def _write(path: Path, told: Any) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
