@@ -32,6 +32,7 @@ class Desk:
         began_s: When the load began here.
         in_flight: Requests that were sent and have not ended.
         closing: Nobody asks any more.
+        gone_since_s: Since then nothing was heard from the endpoint but that there is none.
         unsent: Requests that were due while too many were in flight.
     """
 
@@ -46,6 +47,7 @@ class Desk:
         self.idle_since_s = self.began_s
         self.in_flight = 0
         self.closing = False
+        self.gone_since_s: float | None = None
         self.unsent = 0
         self._users = 0
         self._number = 0
@@ -80,11 +82,20 @@ class Desk:
         self._file.write(format_line(Heard(exchange=hearing.exchange())))
         self.in_flight -= 1
         self.idle_since_s = time.monotonic()
+        if hearing.status or hearing.outcome == "cancelled":
+            self.gone_since_s = None
+        elif self.gone_since_s is None:
+            self.gone_since_s = self.idle_since_s
 
     @property
     def idle_s(self) -> float:
         """For so long nothing has been in flight."""
         return 0.0 if self.in_flight else time.monotonic() - self.idle_since_s
+
+    @property
+    def gone_s(self) -> float:
+        """For so long there has been no endpoint."""
+        return 0.0 if self.gone_since_s is None else time.monotonic() - self.gone_since_s
 
     def close(self) -> None:
         """Nothing more is written."""

@@ -13,7 +13,7 @@ import gevent
 from locust import LoadTestShape
 from locust.env import Environment
 from locust.event import Events
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_CLEANUP, STATE_INIT, STATE_STOPPED, STATE_STOPPING, MasterRunner, WorkerRunner
 
 from stress.load.client import Client
 from stress.load.desk import Desk
@@ -27,7 +27,11 @@ from stress.load.users import Caller, Noisy, Replayer, Victim, Visitor
 from targets.protocol.errors import BadInput
 
 LOOK_S = 0.05
-DRAIN, DRAINED = "slotfuzz-drain", "slotfuzz-drained"
+ENDING = (STATE_STOPPING, STATE_STOPPED, STATE_CLEANUP)
+DRAIN, DRAINED, GONE = "slotfuzz-drain", "slotfuzz-drained", "slotfuzz-gone"
+GONE_S = 10.0
+"""An endpoint that is gone for so long does not come back: the run ends."""
+GONE_LOOK_S = 0.5
 OVER_S = 5.0
 """So much longer than its time the run may take to begin to stop, before it is stopped from here."""
 
@@ -85,6 +89,7 @@ class Hooks:
                 click.echo(f"seed {self.plan.seed}, {users} users, {self.plan.run_s:g} s, against {self.plan.host}")
             if isinstance(runner, MasterRunner):
                 runner.register_message(DRAINED, self.on_drained)
+                runner.register_message(GONE, self.on_gone, concurrent=True)
         except BadInput as error:
             refuse(error)
         if not options.get("user_classes"):
@@ -125,14 +130,34 @@ class Hooks:
         if self.desk is not None:
             self.desk.close()
         self.desk = desk
+        assert environment.runner is not None, "it starts"
+        environment.runner.greenlet.spawn(self._look_for_it, desk, environment)
         for each in environment.user_classes:
             if issubclass(each, Caller):
                 each.desk = desk
 
+    def _look_for_it(self, desk: Desk, environment: Environment) -> None:
+        """Ends the run when the endpoint is gone."""
+        while desk.gone_s < GONE_S:
+            gevent.sleep(GONE_LOOK_S)
+        if isinstance(environment.runner, WorkerRunner):
+            environment.runner.send_message(GONE)
+        else:
+            self.on_gone(environment)
+
+    def on_gone(self, environment: Environment, **_: Any) -> None:
+        """Nobody has heard from the endpoint for long."""
+        runner, options = environment.runner, vars(environment.parsed_options)
+        assert runner is not None, "it runs"
+        if runner.state in ENDING:
+            return
+        click.echo(f"the endpoint is gone: nothing was heard for {GONE_S:g} s but that there is none", err=True)
+        gevent.spawn(runner.quit if options["headless"] else runner.stop)
+
     def _stop_by_force(self, environment: Environment, began_s: float) -> None:
         """A run that was started from locust's page ends in time as well, whatever was typed there."""
         runner = environment.runner
-        if runner is not None and runner.state not in ("stopped", "stopping", "cleanup"):
+        if runner is not None and runner.state not in ENDING:
             click.echo("the run's time is over", err=True)
             runner.stop()
 
@@ -175,7 +200,7 @@ class Hooks:
         if isinstance(runner, WorkerRunner) or self.plan is None or self._concluded:
             return
         self._concluded = True
-        if runner is not None and runner.state != "ready":
+        if runner is not None and runner.state != STATE_INIT:
             runner.quit()
             code = conclude(self.plan, self.desk, self.watch)
             if code:
