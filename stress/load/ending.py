@@ -3,7 +3,7 @@
 transcripts/     what was asked and heard, a file a process
 run.json         the plan
 load.json        latencies, goodput, account, gauges
-verdicts.json    written by `slotfuzz verify`, which is started here
+verdicts.json    written by `slotfuzz verify`, which is started here; and judged.jsonl, its opinion of each response
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stress.load.telling import tell
 from targets.protocol.errors import BadInput
 
 WRONG, UNDECIDED = 1, 3
+LEDGER = "judged.jsonl"
 VERIFY = "verify"
 
 
@@ -69,7 +70,7 @@ def conclude(plan: Plan, desk: Desk | None, watch: Watch | None) -> int:
     folder = Path(plan.out)
     gauges = None if watch is None else watch.settle()
     verified = None if plan.verify is None else _verify(folder, plan.verify)
-    figures = figures_of(folder, plan.slo, None)
+    figures = figures_of(folder, plan.slo, None if verified is None else judged_right(folder))
     ended = Ended(figures=figures, gauges=gauges, unsent=0 if desk is None else desk.unsent, verified=verified)
     _write(folder / "load.json", msgspec.to_builtins(ended))
     click.echo(tell(figures, gauges, ended.unsent))
@@ -79,6 +80,24 @@ def conclude(plan: Plan, desk: Desk | None, watch: Watch | None) -> int:
     if verified:
         return UNDECIDED
     return 0
+
+
+class _Opinion(msgspec.Struct, frozen=True):
+    """What the judge's ledger says of a response, as far as it matters here; its first line is another."""
+
+    source: str = ""
+    number: int = 0
+    standing: str = ""
+
+
+def judged_right(folder: Path) -> set[tuple[str, int]] | None:
+    """(process, number) of the responses that were judged right; None where nobody judged."""
+    path = folder / LEDGER
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        opinions = [msgspec.json.decode(line, type=_Opinion) for line in file if line.endswith(b"\n")]
+    return {(opinion.source, opinion.number) for opinion in opinions if opinion.standing == "right"}
 
 
 def _verify(folder: Path, words: tuple[str, ...]) -> int:

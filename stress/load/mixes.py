@@ -37,7 +37,7 @@ from stress.load.asks import Ask
 from stress.load.plan import Feature, Plan
 from targets.protocol.schedule import GREEDY, Request, Sampling
 
-PARTY = 4
+PARTY = 2
 """So many users play the same stories."""
 STEP_S = 0.01
 """A cancel before the first token comes so long after the request for each step that the fuzzer would have waited."""

@@ -64,6 +64,9 @@ def _gauges(gauges: Gauged) -> Iterator[str]:
     if not gauges.looks:
         yield "the endpoint tells no gauges"
         return
+    if not gauges.idle_looks:
+        yield "the endpoint was never seen idle"
+        return
     held = ", ".join(f"{name} {value:g}" for name, value in gauges.held_idle.items())
     yield f"gauges when idle ({gauges.idle_looks} looks): " + (f"NOT given back: {held}" if held else "all zero")
     for name, first in gauges.memory_first_bytes.items():

@@ -27,6 +27,7 @@ VICTIM = (16, 24)
 LOUD = (1.0, 1.0)
 """A noisy neighbour's, as shares of half of the context."""
 QUIET_LOOK_S = 0.05
+CHANGE_SHARE = 0.25
 WAIT_LOOK_S = 0.5
 TURNS_KEPT = 64
 """What was heard longer ago nobody goes on from."""
@@ -160,7 +161,9 @@ class Victim(Caller):
 
     def label(self) -> str:
         """With whether its neighbours are noisy now."""
-        return f"victim {'beside noise' if noisy(self.desk) else 'in quiet'}"
+        if is_at_change(self.desk):
+            return "victim at a change"
+        return f"victim {'beside noise' if is_noisy(self.desk) else 'in quiet'}"
 
 
 class Noisy(Caller):
@@ -175,7 +178,7 @@ class Noisy(Caller):
 
     def hold(self) -> None:
         """Waits in quiet periods."""
-        while not noisy(self.desk) and not self.desk.closing:
+        while not is_noisy(self.desk) and not self.desk.closing:
             gevent.sleep(QUIET_LOOK_S)
 
 
@@ -191,9 +194,15 @@ class Replayer(Caller):
         return share(self.desk.recorded, self.desk.place_of(self.number), plan.users)
 
 
-def noisy(desk: Desk) -> bool:
+def is_noisy(desk: Desk) -> bool:
     """Whether this is a noisy period: every other one, the first is quiet."""
     return int((time.monotonic() - desk.began_s) / desk.plan.period_s) % 2 == 1
+
+
+def is_at_change(desk: Desk) -> bool:
+    """Whether a period has begun so lately that the one before may still be felt; the first one has none before it."""
+    periods = (time.monotonic() - desk.began_s) / desk.plan.period_s
+    return periods > 1 and periods % 1 < CHANGE_SHARE
 
 
 def _pauses(arrivals: str, rate: float, seed: str) -> Iterator[float]:
