@@ -127,7 +127,7 @@ def sayable(request: Request, plan: Plan) -> Request:
         seed=given.seed if given.temperature else 0,
         presence_penalty=_within(given.presence_penalty, 2),
         frequency_penalty=_within(given.frequency_penalty, 2),
-        bias=tuple((token, _within(bias, 100)) for token, bias in given.bias),
+        bias=tuple({token: _within(bias, 100) for token, bias in given.bias}.items()),
         logprobs=min(given.logprobs, 5),
     )
     if plan.prompts == "text":
