@@ -1,7 +1,10 @@
-"""The command line of this floor: `slotfuzz serve`. Only click is imported before the command runs."""
+"""The command line of this floor: `slotfuzz serve`, `slotfuzz stress`. Only click is imported before a command runs."""
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -79,6 +82,16 @@ def serve(
             grace_s=grace_seconds,
         )
     )
+
+
+@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def stress(words: tuple[str, ...]) -> None:
+    """Load an endpoint and have every answer judged: starts locust, whose options it takes (--help lists them)."""
+    if find_spec("locust") is None:
+        raise bad("slotfuzz stress", "installed (pip install 'slotfuzz[stress]')", "no locust")
+    locustfile = Path(__file__).with_name("locustfile.py")
+    os.execv(sys.executable, [sys.executable, "-m", "locust", "-f", str(locustfile), *words])
 
 
 def _key(path: Path) -> str:
