@@ -37,6 +37,9 @@ KEY_CHARS_MIN = 8
     show_default=True,
     help="For requests to end at a shutdown.",
 )
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Write down what the target is asked, for `slotfuzz verify`."
+)
 def serve(
     target: str,
     model: str | None,
@@ -51,6 +54,7 @@ def serve(
     deadline_seconds: float,
     body_bytes_max: int,
     grace_seconds: float,
+    record: Path | None,
 ) -> int:
     """Serve a target to clients of OpenAI's API, until it is told to end (SIGINT or SIGTERM)."""
     try:
@@ -66,6 +70,10 @@ def serve(
     spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
     factory = build(spec)
     settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})
+    if record is not None:
+        from stress.recording.account import recorded
+
+        factory = recorded(factory, record)
     return serve_forever(
         Serving(
             spec=spec,
