@@ -19,14 +19,21 @@ from types import FrameType
 import click
 import msgspec
 
+from fuzz.conductor import run_trio
 from fuzz.repro import write_atomically
-from stress.judging.following import Following, Response
+from stress.judging.following import Following, Response, decoded
 from stress.judging.ledger import Ledger
+from stress.judging.opinion import Opinion, Standing
 from stress.judging.panel import BUNDLE, Panel, unjudged
 from stress.judging.verdicts import Verdicts, format_verdicts, summed
+from stress.recording.account import read_lives
+from stress.recording.repros import Found, Reproducer
+from stress.transcript import Exchange
 from targets.protocol import Factory, Setting
 from targets.registry import TargetSpec
 
+SUSPECTS_MAX = 50
+"""So many suspects are decided by experiment; more stay undecided."""
 LOOK_S = 0.2
 """Between two looks at transcripts that do not grow."""
 
@@ -67,12 +74,17 @@ def verify(asked: Verifying) -> Verdicts:
         following = Following(asked.folder, frozenset(ledger.opinions))
         with _until_signal() as over:
             _judge_all(asked, following, ledger, over)
+        opinions, found = _looked_into(asked, following, ledger)
         verdicts = summed(
-            ledger.opinions.values(),
+            opinions,
             in_flight=len(following.open),
             by=by,
             seconds=time.monotonic() - started,
             unreadable=following.unreadable,
+            suspects=sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values()),
+            refuted=len(found.refuted),
+            repros=found.stored,
+            not_reproduced=found.said,
         )
     write_atomically(asked.folder / "verdicts.json", msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
     click.echo(format_verdicts(verdicts))
@@ -111,6 +123,61 @@ def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Ove
                 return
     finally:
         panel.close()
+
+
+def _looked_into(asked: Verifying, following: Following, ledger: Ledger) -> tuple[list[Opinion], Found]:
+    """Experiments: suspects are decided, and wrong and lost responses are made repros of."""
+    opinions = list(ledger.opinions.values())
+    if all(opinion.standing in (Standing.RIGHT, Standing.UNJUDGED) for opinion in opinions) and not following.open:
+        return opinions, Found()
+    if not asked.repros_max:
+        return opinions, Found()
+    heard = heard_by_name(following)
+    lives = None if asked.account is None else list(read_lives(asked.account))
+    reproducer = Reproducer(asked.spec, asked.factory, asked.settings, asked.folder, heard, lives)
+    found = run_trio(_look_into, reproducer, opinions, following, asked.repros_max)
+    return [_decided(opinion, found) for opinion in opinions], found
+
+
+async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following: Following, repros_max: int) -> Found:
+    """Suspects first: what they are decides what is wrong."""
+    sent = {name: exchange.sent_s for name, exchange in reproducer.heard.items()}
+    opinions = sorted(opinions, key=lambda opinion: sent[opinion.name])
+    for opinion in [each for each in opinions if each.standing is Standing.SUSPECT][:SUSPECTS_MAX]:
+        await reproducer.decide(opinion)
+    silent = [
+        Opinion(source=source, number=number, outcome="begun", standing=Standing.LOST) for source, number in following.open
+    ]
+    wrong = [each for each in opinions if _decided(each, reproducer.found).standing is Standing.WRONG]
+    lost = [each for each in (*opinions, *silent) if each.standing is Standing.LOST]
+    return await reproducer.run([*wrong, *lost], repros_max)
+
+
+def _decided(opinion: Opinion, found: Found) -> Opinion:
+    """The opinion after the experiments."""
+    kind = found.kinds.get(opinion.name)
+    if opinion.name in found.refuted and opinion.standing is Standing.SUSPECT:
+        return msgspec.structs.replace(opinion, standing=Standing.RIGHT, complaints=())
+    if kind is None or opinion.standing is Standing.LOST:
+        return opinion
+    first, *more = opinion.complaints
+    named = first if first.kind is not None else msgspec.structs.replace(first, kind=kind)
+    return msgspec.structs.replace(opinion, standing=Standing.WRONG, complaints=(named, *more))
+
+
+def heard_by_name(following: Following) -> dict[tuple[str, int], Exchange]:
+    """All that was heard, by the request's name; of what nothing was heard, that it was asked."""
+    found = {(response.source, response.number): decoded(response.raw).exchange for response in following.again()}
+    for name, begun in following.open.items():
+        found[name] = Exchange(
+            number=begun.number,
+            user=begun.user,
+            request=begun.request,
+            sent_s=begun.sent_s,
+            ended_s=max(following.last_s, begun.sent_s),
+            outcome="cut",
+        )
+    return found
 
 
 def _bundles(following: Following) -> Iterator[list[Response]]:

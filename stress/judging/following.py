@@ -60,6 +60,10 @@ class Following:
                     if response is not None:
                         yield response
 
+    def again(self) -> Iterator[Response]:
+        """All responses, from the beginning, those that were judged before included."""
+        return Following(self.folder.parent).read()
+
     def _take(self, source: str, raw: bytes, where: int) -> Response | None:
         try:
             line = _DECODER.decode(raw)
