@@ -74,14 +74,15 @@ def verify(asked: Verifying) -> Verdicts:
         following = Following(asked.folder, frozenset(ledger.opinions))
         with _until_signal() as over:
             _judge_all(asked, following, ledger, over)
-        opinions, found = _looked_into(asked, following, ledger)
+        suspects = sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values())
+        found = _looked_into(asked, following, ledger)
         verdicts = summed(
-            opinions,
+            ledger.opinions.values(),
             in_flight=len(following.open),
             by=by,
             seconds=time.monotonic() - started,
             unreadable=following.unreadable,
-            suspects=sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values()),
+            suspects=suspects,
             refuted=len(found.refuted),
             repros=found.stored,
             not_reproduced=found.said,
@@ -125,18 +126,19 @@ def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Ove
         panel.close()
 
 
-def _looked_into(asked: Verifying, following: Following, ledger: Ledger) -> tuple[list[Opinion], Found]:
-    """Experiments: suspects are decided, and wrong and lost responses are made repros of."""
+def _looked_into(asked: Verifying, following: Following, ledger: Ledger) -> Found:
+    """Experiments: suspects are decided, wrong and lost responses are made repros of, and the ledger is told."""
     opinions = list(ledger.opinions.values())
     if all(opinion.standing in (Standing.RIGHT, Standing.UNJUDGED) for opinion in opinions) and not following.open:
-        return opinions, Found()
+        return Found()
     if not asked.repros_max:
-        return opinions, Found()
+        return Found()
     heard = heard_by_name(following)
     lives = None if asked.account is None else list(read_lives(asked.account))
     reproducer = Reproducer(asked.spec, asked.factory, asked.settings, asked.folder, heard, lives)
     found = run_trio(_look_into, reproducer, opinions, following, asked.repros_max)
-    return [_decided(opinion, found) for opinion in opinions], found
+    ledger.add(changed for opinion in opinions if (changed := _decided(opinion, found)) != opinion)
+    return found
 
 
 async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following: Following, repros_max: int) -> Found:

@@ -85,7 +85,7 @@ class Endpoint:
         Args:
             hear: Is told after each piece how many tokens there are.
         """
-        hearing = _Hearing(hear)
+        hearing = Hearing(hear)
         sent_s = time.monotonic()
         scope = gone or trio.CancelScope()
         with scope:
@@ -108,7 +108,7 @@ class Endpoint:
             error=hearing.error,
         )
 
-    async def _ask(self, body: dict[str, Any], hearing: _Hearing) -> None:
+    async def _ask(self, body: dict[str, Any], hearing: Hearing) -> None:
         try:
             async with self.client.stream("POST", "/completions", json=body) as response:
                 hearing.status = response.status_code
@@ -123,7 +123,7 @@ class Endpoint:
             hearing.error = hearing.error or f"{type(error).__name__}: {error}"
 
 
-class _Hearing:
+class Hearing:
     """What is heard of one request."""
 
     def __init__(self, hear: Callable[[int], None]) -> None:

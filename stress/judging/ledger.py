@@ -5,17 +5,30 @@ Another judge's opinions (another model, other settings) are no use: the ledger 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from stress.judging.opinion import Opinion
+from stress.judging.opinion import Opinion, Standing
 
 
 class _By(msgspec.Struct, frozen=True):
     by: str
+
+
+def judged_right(path: Path) -> frozenset[tuple[str, int]]:
+    """The names of the responses that a ledger says are right; of a file that is none, no names."""
+    found = set()
+    if path.is_file():
+        for raw in path.read_bytes().splitlines()[1:]:
+            with contextlib.suppress(msgspec.DecodeError):  # the last line may not be whole
+                opinion = msgspec.json.decode(raw, type=Opinion)
+                if opinion.standing is Standing.RIGHT:
+                    found.add(opinion.name)
+    return frozenset(found)
 
 
 class Ledger:

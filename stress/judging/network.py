@@ -17,6 +17,7 @@ from oracle.reference import Reference
 from oracle.sampling import is_judged
 from stress.endpoint.tokens import Tokenizer
 from stress.judging.opinion import Complaint, Opinion, Standing
+from stress.judging.prompts import readings
 from stress.judging.streams import complaints
 from stress.transcript import Exchange
 from targets.protocol import Control, Kind, Request
@@ -52,17 +53,29 @@ class NetworkJudge:
         self.tokenizer = tokenizer
 
     def judge(self, source: str, exchange: Exchange) -> Opinion:
-        """What is found of one response."""
+        """What is found of one response; of several ways to read its prompt, the one under which least is wrong."""
+        opinions = [self._judge(source, reading) for reading in readings(exchange, self.tokenizer)]
+        if not opinions:
+            why = "its prompt was text, and no reading of it has as many tokens as the endpoint says"
+            return self._opinion(source, exchange, [], why)
+        return min(opinions, key=lambda opinion: list(Standing).index(opinion.standing) if opinion.complaints else -1)
+
+    def _judge(self, source: str, exchange: Exchange) -> Opinion:
         found = list(complaints(exchange, self.tokenizer, self.context_tokens_max))
-        tokens, why = exchange.tokens, self._unasked(exchange)
-        departure = None if why or not tokens else self._departure(exchange)
-        if departure is not None:
-            found = [_misplaced(exchange, departure, self._isolated(exchange)) or departure, *found]
+        why, departure = self._unasked(exchange), None
+        if not why and exchange.tokens:
+            departure = self._departure(exchange)
+            departure = departure and (_misplaced(exchange, departure, self._isolated(exchange)) or departure)
+        elif not why and exchange.text:
+            departure = self._text_departure(exchange)
+        return self._opinion(source, exchange, found if departure is None else [departure, *found], why)
+
+    def _opinion(self, source: str, exchange: Exchange, found: list[Complaint], why: str) -> Opinion:
         standing = Standing.RIGHT
-        if exchange.outcome in ("cut", "failed") and not found:
-            standing = Standing.LOST
         if why:
             standing = Standing.UNJUDGED
+        elif exchange.outcome in ("cut", "failed"):
+            standing = Standing.LOST
         if found:
             certain = self.reference.exact or any(complaint.kind is not None for complaint in found)
             standing = Standing.WRONG if certain else Standing.SUSPECT
@@ -71,8 +84,8 @@ class NetworkJudge:
             number=exchange.number,
             outcome=exchange.outcome,
             standing=standing,
-            tokens=len(tokens),
-            judged=0 if why else len(tokens),
+            tokens=len(exchange.tokens),
+            judged=0 if why else len(exchange.tokens),
             submission=exchange.submission,
             complaints=tuple(found),
             why=why,
@@ -81,13 +94,14 @@ class NetworkJudge:
     def _unasked(self, exchange: Exchange) -> str:
         """Why the reference can't be asked; empty where it can, or where there is nothing to ask."""
         request, tokens = exchange.request, exchange.tokens
-        if not tokens:
-            return "its ids are not told" if exchange.text else ""
+        if not tokens and not exchange.text:
+            return ""
         if not request.prompt or max(request.prompt) >= self.vocabulary:
             return "its prompt is none that the network can be asked"
-        if not exchange.pieces or max(tokens) >= self.vocabulary or min(tokens) < 0:
-            return ""  # `_departure` says what is wrong
-        if not is_judged(request, self.control) and not any(piece.logprobs for piece in exchange.pieces):
+        if not tokens and self.tokenizer is None:
+            return "its ids are not told"
+        told = tokens and any(piece.logprobs for piece in exchange.pieces)
+        if not told and not is_judged(request, self.control):
             return "how it was sampled is not known"
         return ""
 
@@ -132,6 +146,21 @@ class NetworkJudge:
                 what = f"token {position} has the log-probability {theirs:.6g} where it is {ours:.6g} alone"
                 return Complaint(kind=kind, what=what, position=position, actual=tokens[position], size=size, bound=bound)
         return None
+
+    def _text_departure(self, exchange: Exchange) -> Complaint | None:
+        """Where a text whose ids are not told is not the one that the request gets alone."""
+        assert self.tokenizer is not None, "`_unasked` has seen to it"
+        ends = (*exchange.request.stop, *self.tokenizer.ends)  # who tells no ids was not asked to ignore ends
+        ended = msgspec.structs.replace(exchange, request=msgspec.structs.replace(exchange.request, stop=ends))
+        writer = self.tokenizer.writer()
+        text = "".join(writer.push(token) for token in self._isolated(ended) if token not in ends) + writer.flush()
+        said = exchange.text
+        if said == text or (exchange.outcome != "answered" and text.startswith(said)):
+            return None
+        place = next((at for at, (ours, theirs) in enumerate(zip(text, said, strict=False)) if ours != theirs), 0)
+        return Complaint(
+            what=f"its text goes on with {said[place : place + 24]!r} where it is {text[place : place + 24]!r} alone"
+        )
 
     def _isolated(self, exchange: Exchange) -> tuple[int, ...]:
         """The whole answer alone; empty where that is not known."""

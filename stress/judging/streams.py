@@ -14,8 +14,11 @@ from stress.judging.opinion import Complaint
 from stress.transcript import Exchange
 from targets.protocol import Kind
 
-SERVER_FAILED = 500
-"""The status with which an endpoint owns that it broke. Others of 5xx say that it has no time, or no room."""
+SERVER_FAILED = (200, 500)
+"""The status with which an endpoint owns that it broke, which it may do in mid-stream as well. Others say that it has no
+time, or no room."""
+NO_FAILURE = ("deadline", "shutting down", "has stopped")
+"""Words with which it says the same in mid-stream."""
 
 
 def complaints(exchange: Exchange, tokenizer: Tokenizer | None, context_tokens_max: int | None) -> Iterator[Complaint]:
@@ -25,7 +28,8 @@ def complaints(exchange: Exchange, tokenizer: Tokenizer | None, context_tokens_m
         tokenizer: The endpoint's, to hold text against ids; None where nobody knows it.
         context_tokens_max: The most tokens of prompt and answer together; None where nobody knows.
     """
-    if exchange.outcome == "failed" and exchange.status == SERVER_FAILED:
+    given_up = any(words in exchange.error for words in NO_FAILURE)
+    if exchange.outcome == "failed" and exchange.status in SERVER_FAILED and not given_up:
         yield Complaint(kind=Kind.CRASHED, what=f"the server failed: {exchange.error or 'it does not say why'}")
     yield from _bounds(exchange)
     yield from _order(exchange)
