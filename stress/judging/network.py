@@ -24,8 +24,9 @@ from targets.protocol import Control, Kind, Request
 
 TOLD_DIGITS = 1e-6
 """A log-probability of an endpoint that is not ours may have been rounded to seven digits."""
-SAME_MIN = 2
-"""So many tokens must be those of another place before one is called lost, doubled or late: one may be so by chance."""
+SAME_MIN = 4
+"""So many tokens, all different, must be those of another place before one is called lost, doubled or late: answers that go
+round in a circle are so by chance."""
 
 
 class NetworkJudge:
@@ -176,7 +177,7 @@ def _alone(request: Request) -> Request:
 def _misplaced(exchange: Exchange, departure: Complaint, isolated: tuple[int, ...]) -> Complaint | None:
     """A departure that is one piece lost, doubled, or told too early, and else the answer that it gets alone."""
     tokens, position = exchange.tokens, departure.position
-    if position is None or len(tokens) - position < SAME_MIN:
+    if position is None or len(set(tokens[position:])) < SAME_MIN:
         return None
     here, next_one, rest = isolated[position : position + 1], isolated[position + 1 : position + 2], isolated[position + 2 :]
     ways = {

@@ -11,6 +11,7 @@ A file holds one *life* after another: a target that raised is replaced by a fre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -111,8 +112,9 @@ def read_lives(path: Path) -> Iterator[Life]:
         yield life
 
 
-def recorded(factory: Factory, path: Path) -> Factory:
-    """A factory whose targets write down what they are asked, in a file that is begun anew.
+@contextmanager
+def recorded(factory: Factory, path: Path) -> Iterator[Factory]:
+    """A factory whose targets, while it is entered, write down what they are asked, in a file that is begun anew.
 
     Raises:
         BadInput: where the file can't be written.
@@ -121,7 +123,8 @@ def recorded(factory: Factory, path: Path) -> Factory:
         file = path.open("wb", buffering=0)
     except OSError as error:
         raise BadInput("--record", "a file that can be written", path, error.strerror or "not writable") from error
-    return cast(Factory, _Recorded(factory, file))
+    with file:
+        yield cast(Factory, _Recorded(factory, file))
 
 
 class _Recorded:
