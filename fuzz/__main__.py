@@ -42,9 +42,9 @@ main.add_command(bench)
     "--hang-seconds", type=Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
-@click.option("--workers", hidden=True)
+@click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
+@click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
 @click.option("--python", hidden=True)
-@click.option("--resume", is_flag=True, hidden=True)
 def run(
     target: str,
     model: str | None,
@@ -60,6 +60,8 @@ def run(
     in_process: bool,
     hang_seconds: float | None,
     sanitize: bool,
+    workers: int | None,
+    resume: bool,
     **later: Any,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
@@ -95,7 +97,11 @@ def run(
         in_process=in_process,
         patience=Patience(hang_seconds),
     )
-    return run_search(asked)
+    if workers is None and not resume:
+        return run_search(asked)
+    from fuzz.campaign.command import run_campaign
+
+    return run_campaign(asked, workers or 1, resume, seed)
 
 
 @main.command()

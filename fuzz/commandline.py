@@ -17,9 +17,7 @@ import click
 COMMANDS = "slotfuzz.commands"
 """The entry-point group in which the commands of higher floors are registered."""
 NOT_YET = {
-    "workers": "more than one worker",
     "python": "engines in another interpreter",
-    "resume": "going on with an interrupted campaign",
     "html": "an explanation as a page",
     "script": "a failure as a script of its own",
 }

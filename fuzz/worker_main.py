@@ -52,7 +52,7 @@ _READ_BYTES = 2**16
 def main() -> None:
     """Serves one parent until it hangs up."""
     requests, answers, lifeline = map(int, sys.argv[1:])
-    _die_with_parent(lifeline)
+    die_with_parent(lifeline)
     for own in (requests, answers, lifeline):
         os.set_inheritable(own, False)  # what the target starts must not hold them open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
@@ -214,7 +214,7 @@ def _misused(error: BadInput) -> Misused:
     return Misused(error.name, error.rule, str(error.got), error.where)
 
 
-def _die_with_parent(lifeline: int) -> None:
+def die_with_parent(lifeline: int) -> None:
     """Has the kernel kill this process once nobody holds the other end of a pipe on which nothing is ever said.
 
     (PR_SET_PDEATHSIG would do so at the end of the parent's *thread*; a thread of ours would need the GIL, which a target

@@ -212,9 +212,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     ),
     "sanitize twice": (["--sanitize", "--set", "sanitize=False"], "knob must be set once, got sanitize (--set)"),
     "poison": (["--set", "poison=nan"], "poison must be one of none, low, high, got nan (--set)"),
-    "workers": (["--workers", "2"], "--workers must be left out (more than one worker is not built yet), got 2"),
+    "workers": (["--workers", "0"], "--workers must be a whole number in 1..1,024, got 0"),
     "python": (["--python", "python3"], "--python must be left out (engines in another interpreter is not built yet), got "),
-    "resume": (["--resume"], "--resume must be left out (going on with an interrupted campaign is not built yet), got "),
     "out that is a file": (["--out", "taken"], "--out must be "),
     "json in no folder": (
         ["--json", "nowhere/run.json"],

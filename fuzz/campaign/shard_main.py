@@ -1,0 +1,49 @@
+"""Shard's main: the process of one worker of a campaign, started by the supervisor, never by hand.
+
+    python -P -m fuzz.campaign.shard_main FD_LIFELINE FD_BEATS < ORDER
+
+It ends with its supervisor. Exit codes: 0 the order is carried out, or Ctrl-C came; 2 the target can't be built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+
+import msgspec
+import torch
+
+from fuzz.campaign.shard import Order, run_shard
+from fuzz.worker_main import die_with_parent
+from targets.protocol import BadInput
+
+
+def main() -> None:
+    """Carries out one order."""
+    lifeline, beats = map(int, sys.argv[1:])
+    die_with_parent(lifeline)
+    for fd in (lifeline, beats):
+        os.set_inheritable(fd, False)
+    os.set_blocking(beats, False)
+    faulthandler.enable(all_threads=False)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    sys.path[:] = order.path
+    torch.set_num_threads(1)
+
+    def beat() -> None:
+        with contextlib.suppress(BlockingIOError):  # nobody has listened for a while: they know that we live
+            os.write(beats, b".")
+
+    try:
+        run_shard(order, beat)
+    except KeyboardInterrupt:
+        return
+    except BadInput as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
