@@ -174,7 +174,7 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
         outcomes.unlink()
     for path, repro in asked.failures:
         row = heard.get(str(path), {})
-        if row.get("outcome") == "FAILED" and row.get("same_bits"):
+        if row.get("outcome") == "FAILED" and (row.get("same_bits") or not asked.factory.control.stepped):
             stored[repros.save(repro, asked.out / "repros")] = repro
             path.unlink(missing_ok=True)
         else:
