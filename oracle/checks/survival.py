@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 
 import torch
@@ -97,11 +98,13 @@ def _nonfinite(case: Case) -> Iterator[Finding]:
         return
     for submission, events in case.emitted.items():
         for position, event in enumerate(events):
-            if event.logits is not None and not event.logits.isfinite().all():
+            shown = event.logits is not None and not event.logits.isfinite().all()
+            if shown or any(math.isnan(value) for _, value in event.logprobs):
+                what = "logits that are not finite" if shown else "a log-probability that is no number"
                 yield Finding(
                     kind=Kind.NONFINITE,
                     check=CheckName.SURVIVAL,
-                    what=f"request #{submission} has logits that are not finite at token {position}",
+                    what=f"request #{submission} has {what} at token {position}",
                     submission=submission,
                     position=position,
                 )

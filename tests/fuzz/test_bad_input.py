@@ -175,7 +175,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "fault": (["--fault", "nobody"], "fault must be one of global-cache-overwritten, "),
     "target": (
         ["--target", "nobody"],
-        "target must be one of slots, pages, private, or package.module:factory, got nobody (--target)",
+        "target must be one of slots, pages, private, ",
     ),
     "target that cannot be imported": (["--target", "nobody.at:home"], "target must be package.module:factory"),
     "target without a name": (["--target", "targets.attention:nobody"], "target must be package.module:factory"),
