@@ -114,6 +114,7 @@ class _Shrinker:
         self.best = schedule
         self.finding = finding
         self.numbers = numbers(knobs, fixed)
+        self.counts = numbers(knobs, ())
         self.fixed = fixed
         self.evaluate = evaluate
         self.evaluations = 0
@@ -225,7 +226,7 @@ class _Shrinker:
         yield with_requests(self.best, lambda which, request: retold(request, (which + 1,)))
         yield with_requests(self.best, lambda _, request: resized(request, 1, 1))
         yield with_requests(self.best, lambda _, request: resized(ends(request), 2, 1))
-        yield from remainders(self.best, self.numbers)
+        yield from remainders(self.best, self.counts)
         yield with_requests(self.best, lambda _, request: resized(request, 2, 2))
         yield with_requests(self.best, lambda _, request: ends(request))
         if any(decisive(request) != request for request in submissions(self.best)):
@@ -310,7 +311,7 @@ class _Shrinker:
                 self._immovable.add(knob.name)
         if base is self.best:
             return False
-        less = (*remainders(base, self.numbers), *shorter(base))
+        less = (*remainders(base, self.counts), *shorter(base))
         return await self._any(fitted(each, self.numbers, measure) for each in less)
 
     def _coincidences(self) -> Iterator[Schedule]:

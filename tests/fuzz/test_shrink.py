@@ -222,6 +222,11 @@ def test_who_waited_for_a_slot_needs_nobody_to_wait_for() -> None:
     assert result.evaluations <= 12
 
 
+def test_what_a_fixed_number_leaves_over_stays_when_the_prompt_is_cut() -> None:
+    schedule = Schedule(ops=(ask(*[1] * 65),), settings={"page": 8})
+    assert shrunk(one_token_is_left_over, schedule, {"page"}, knobs=PAGED).schedule.ops == (ask(*[1] * 9),)
+
+
 def test_ids_that_meet_by_chance_are_looked_for_among_fewer() -> None:
     def fails(schedule: Schedule) -> bool:
         """The ids of some two prompts' first pages are alike modulo seven, and not equal."""
