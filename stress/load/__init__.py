@@ -6,7 +6,7 @@
         └────────> hooks     (locust's events) ──> plan, desk (what one process knows), shapes, gauges
                      └─────> ending   (account, figures; starts the judge) ──> telling
 
-`client`, `users`, `hooks`, `gauges` and `ending` import gevent or locust, which patches the whole process: only
+`client`, `models`, `users`, `hooks` and `gauges` import gevent or locust, which patches the whole process: only
 `stress/locustfile.py` imports them, and trio never runs where they are. The others are plain. Imports `targets.protocol`,
 `fuzz.strategies` and `stress.transcript`.
 """

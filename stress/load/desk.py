@@ -53,7 +53,8 @@ class Desk:
         self._number = 0
         folder = Path(plan.out) / TRANSCRIPTS
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / f"{worker}-{os.getpid()}.jsonl").open("ab", buffering=0)
+        again = len(list(folder.glob(f"{worker}-{os.getpid()}-*.jsonl")))
+        self._file = (folder / f"{worker}-{os.getpid()}-{again}.jsonl").open("xb", buffering=0)
 
     def next_user(self) -> int:
         """The number of one more user."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,8 @@ import click
 import msgspec
 
 from stress.load.account import transcripts
-from stress.load.desk import Desk
 from stress.load.figures import Figures, figures_of
-from stress.load.gauges import Gauged, Watch
+from stress.load.gauged import Gauged
 from stress.load.plan import Plan
 from stress.load.telling import tell
 from targets.protocol.errors import BadInput
@@ -30,11 +30,15 @@ LEDGER = "judged.jsonl"
 VERIFY = "verify"
 
 
+Judge = Callable[[Path, tuple[str, ...]], int]
+"""Judges the answers in a run's folder, as more words say; returns how it ended, as an exit code."""
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What `load.json` says.
 
     Attributes:
-        unsent: Requests of open arrivals that were due while too many were in flight, in this process.
+        unsent: Requests of open arrivals that were due while too many were in flight.
         verified: How the judge ended; None where nobody judged.
     """
 
@@ -65,15 +69,14 @@ def note_plan(plan: Plan, model: str) -> None:
     _write(Path(plan.out) / "run.json", told)
 
 
-def conclude(plan: Plan, desk: Desk | None, watch: Watch | None) -> int:
+def conclude(plan: Plan, gauges: Gauged | None, unsent: int, judge: Judge) -> int:
     """Has the answers judged, writes down and prints what there is to say; returns the exit code, 0 for nothing wrong."""
     folder = Path(plan.out)
-    gauges = None if watch is None else watch.settle()
-    verified = None if plan.verify is None else _verify(folder, plan.verify)
+    verified = None if plan.verify is None else judge(folder, plan.verify)
     figures = figures_of(folder, plan.slo, None if verified is None else judged_right(folder))
-    ended = Ended(figures=figures, gauges=gauges, unsent=0 if desk is None else desk.unsent, verified=verified)
+    ended = Ended(figures=figures, gauges=gauges, unsent=unsent, verified=verified)
     _write(folder / "load.json", msgspec.to_builtins(ended))
-    click.echo(tell(figures, gauges, ended.unsent))
+    click.echo(tell(figures, gauges, unsent))
     account = figures.account
     if account.lost or (gauges is not None and gauges.held_idle) or verified == WRONG:
         return WRONG
@@ -100,7 +103,7 @@ def judged_right(folder: Path) -> set[tuple[str, int]] | None:
     return {(opinion.source, opinion.number) for opinion in opinions if opinion.standing == "right"}
 
 
-def _verify(folder: Path, words: tuple[str, ...]) -> int:
+def verify(folder: Path, words: tuple[str, ...]) -> int:
     """Starts the judge and waits for it; 3 where there is none."""
     if not entry_points(group="slotfuzz.commands", name=VERIFY):
         click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)

@@ -5,63 +5,18 @@ from __future__ import annotations
 import time
 
 import gevent
-import msgspec
 import psutil
 
 from stress.load.client import Client
 from stress.load.desk import Desk
+from stress.load.gauged import HELD, MEMORY, Gauged, read_gauges
 from stress.load.plan import Plan
 
-HELD = (
-    "slotfuzz_requests_waiting",
-    "slotfuzz_requests_running",
-    "slotfuzz_slots_used",
-    "slotfuzz_pages_used",
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_running",
-)
-"""What is zero where nobody is served."""
-MEMORY = ("slotfuzz_cache_bytes", "process_resident_memory_bytes")
 IDLE_S = 1.0
 """Idle is who has had nothing in flight for so long."""
 SETTLE_S = 10.0
 """After the end everything is given back within so many seconds."""
 LOOK_S = 0.2
-
-
-class Gauged(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the endpoint.
-
-    Attributes:
-        looks: How often its gauges were read.
-        peaks: The largest value of each gauge that should be zero when idle.
-        idle_looks: Looks while nothing had been in flight for a second; the last one is after the end.
-        held_idle: Gauges that were not zero then, with their largest value.
-        memory_first_bytes, memory_last_bytes, memory_max_bytes: By gauge, and of the process where it is watched: the first
-            value after a tenth of the run, so that what grows once and stays is not growth.
-    """
-
-    looks: int
-    peaks: dict[str, float]
-    idle_looks: int
-    held_idle: dict[str, float]
-    memory_first_bytes: dict[str, float]
-    memory_last_bytes: dict[str, float]
-    memory_max_bytes: dict[str, float]
-
-
-def read_gauges(page: bytes) -> dict[str, float]:
-    """Samples by name, those with labels added up."""
-    found: dict[str, float] = {}
-    for line in page.decode(errors="replace").splitlines():
-        name, _, value = line.rpartition(" ")
-        if not line.startswith("#") and name:
-            bare = name.partition("{")[0]
-            try:
-                found[bare] = found.get(bare, 0.0) + float(value)
-            except ValueError:
-                continue
-    return found
 
 
 class Watch:

@@ -17,7 +17,7 @@ from locust.runners import STATE_CLEANUP, STATE_INIT, STATE_STOPPED, STATE_STOPP
 
 from stress.load.client import Client
 from stress.load.desk import Desk
-from stress.load.ending import check_folder, conclude, note_plan
+from stress.load.ending import check_folder, conclude, note_plan, verify
 from stress.load.gauges import Watch
 from stress.load.models import find_model
 from stress.load.plan import OPTIONS, SEEDS, Plan, check_host, read_plan
@@ -29,7 +29,7 @@ from targets.protocol.errors import BadInput
 LOOK_S = 0.05
 ENDING = (STATE_STOPPING, STATE_STOPPED, STATE_CLEANUP)
 DRAIN, DRAINED, GONE = "slotfuzz-drain", "slotfuzz-drained", "slotfuzz-gone"
-GONE_S = 10.0
+GONE_S = 5.0
 """An endpoint that is gone for so long does not come back: the run ends."""
 GONE_LOOK_S = 0.5
 OVER_S = 5.0
@@ -46,14 +46,15 @@ class Hooks:
     """One process of a run.
 
     Attributes:
-        plan, desk: There once they are known; a master has no desk's users.
+        plan, desk: There once they are known; a master has no desk, as it has no users.
+        drained, unsent: How many workers have heard all that they asked for, and what they did not send.
     """
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.desk: Desk | None = None
         self.watch: Watch | None = None
-        self.drained = 0
+        self.drained = self.unsent = 0
         self._concluded = False
 
     def listen(self, events: Events) -> None:
@@ -164,7 +165,8 @@ class Hooks:
     def on_test_stopping(self, environment: Environment, **_: Any) -> None:
         """Nobody asks any more; what was asked has some time to be answered in."""
         runner, plan = environment.runner, self.plan
-        assert plan is not None, "it has begun"
+        if plan is None:
+            return
         if isinstance(runner, MasterRunner):
             waiting = len(runner.clients.all)
             self.drained = 0
@@ -190,9 +192,10 @@ class Hooks:
         assert environment.runner is not None, "it has told us"
         environment.runner.send_message(DRAINED, {"unsent": self.desk.unsent if self.desk else 0})
 
-    def on_drained(self, **_: Any) -> None:
+    def on_drained(self, msg: Any, **_: Any) -> None:
         """A worker has heard all that it asked for."""
         self.drained += 1
+        self.unsent += msg.data["unsent"]
 
     def on_quitting(self, environment: Environment, **_: Any) -> None:
         """Ends the load, has it judged, and says how locust's process ends."""
@@ -202,7 +205,9 @@ class Hooks:
         self._concluded = True
         if runner is not None and runner.state != STATE_INIT:
             runner.quit()
-            code = conclude(self.plan, self.desk, self.watch)
+            gauges = None if self.watch is None else self.watch.settle()
+            unsent = self.unsent if self.desk is None else self.desk.unsent
+            code = conclude(self.plan, gauges, unsent, verify)
             if code:
                 environment.process_exit_code = code
 

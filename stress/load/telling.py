@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stress.load.figures import Figures, Spread
-from stress.load.gauges import Gauged
+from stress.load.gauged import Gauged
 
 ROWS = (
     ("TTFT ms", "ttft_ms"),
