@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -113,14 +114,18 @@ async def never_sends(field: Field) -> Answer:
 
 
 async def oversized(field: Field) -> Answer:
-    """A body far longer than may be."""
-    async with connected(field.port) as stream:
-        try:
-            await stream.send_all(post(b" " * (4 * field.body_bytes_max)))
-        except trio.BrokenResourceError:
-            return Answer(0, "the connection broke before there was an answer")
+    """A body far longer than may be, of whose answer it hears while it sends."""
+    async with connected(field.port) as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(_send_while_it_goes, stream, post(b" " * (4 * field.body_bytes_max)))
         reply = await read_reply(stream)
+        nursery.cancel_scope.cancel()
     return judged(reply, 413)
+
+
+async def _send_while_it_goes(stream: trio.SocketStream, data: bytes) -> None:
+    """A server that has answered need not hear the rest."""
+    with contextlib.suppress(trio.BrokenResourceError):
+        await stream.send_all(data)
 
 
 async def crowd(field: Field) -> Answer:
