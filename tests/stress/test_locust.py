@@ -15,7 +15,7 @@ import pytest
 import stress
 from stress.load.account import exchanges
 from stress.transcript import Begun, Exchange
-from tests.stress.loading import Server, end_of, free_port, line_of, locust, serving, start_locust
+from tests.stress.locusts import Server, end_of, free_port, line_of, locust, serving, start_locust
 
 pytestmark = pytest.mark.slow
 
