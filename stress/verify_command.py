@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fuzz.commandline import Number, bad, read_settings
+from stress.command import read_key
 
 
 @click.command()
@@ -20,6 +21,10 @@ from fuzz.commandline import Number, bad, read_settings
 @click.option("--dtype", help="Of what was served: float64 (default), float32, bfloat16 or float16.")
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--foreign", is_flag=True, help="Something else than `slotfuzz serve` was asked.")
+@click.option("--endpoint", "url", help="With no --model: judge by this endpoint's own answers when it is idle.")
+@click.option("--idle", "answers", type=click.Path(path_type=Path), help="The file of these.  [default: FOLDER/idle.jsonl]")
+@click.option("--dialect", help="The fields it is asked with: slotfuzz, vllm or openai.  [default: as it calls itself]")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="A file with the key to send it.")
 @click.option("--workers", type=Number(int, 1, 64), default=1, show_default=True, help="Judges, a process each.")
 @click.option("--follow", is_flag=True, help="Judge while the load runs; SIGINT or SIGTERM says that it is over.")
 @click.option(
@@ -52,6 +57,10 @@ def verify(
     dtype: str | None,
     device: str | None,
     foreign: bool,
+    url: str | None,
+    answers: Path | None,
+    dialect: str | None,
+    api_key_file: Path | None,
     workers: int,
     follow: bool,
     quiet_seconds: float,
@@ -59,6 +68,8 @@ def verify(
     repros_max: int,
 ) -> int:
     """Judge every response of a load run, and make repros of what is wrong."""
+    if url is not None and model is None and not faults:
+        return _by_itself(folder, url, answers, dialect, api_key_file, follow, quiet_seconds)
     try:
         from stress.verifying import Verifying
         from stress.verifying import verify as verify_folder
@@ -88,3 +99,34 @@ def verify(
         repros_max=repros_max,
     )
     return EXIT_CODES[verify_folder(asked).worst]
+
+
+def _by_itself(
+    folder: Path,
+    url: str,
+    answers: Path | None,
+    dialect: str | None,
+    api_key_file: Path | None,
+    follow: bool,
+    quiet_s: float,
+) -> int:
+    """Judges by the endpoint's own answers."""
+    try:
+        from stress.idling import DIALECTS, Idling, verify_idle
+    except ImportError as error:
+        raise bad("slotfuzz verify", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
+    from fuzz.report import EXIT_CODES
+
+    known = next((each for each in DIALECTS if each == dialect), None)
+    if dialect is not None and known is None:
+        raise bad("--dialect", "one of " + ", ".join(DIALECTS), dialect)
+    asked = Idling(
+        folder=folder,
+        url=url,
+        answers=answers or folder / "idle.jsonl",
+        api_key=None if api_key_file is None else read_key(api_key_file),
+        dialect=known,
+        follow=follow,
+        quiet_s=quiet_s,
+    )
+    return EXIT_CODES[verify_idle(asked).worst]

@@ -29,7 +29,7 @@ from stress.judging.verdicts import Verdicts, format_verdicts, summed
 from stress.recording.account import read_lives
 from stress.recording.repros import Found, Reproducer
 from stress.transcript import Exchange
-from targets.protocol import Factory, Setting
+from targets.protocol import BadInput, Factory, Setting
 from targets.registry import TargetSpec
 
 SUSPECTS_MAX = 50
@@ -69,10 +69,13 @@ def verify(asked: Verifying) -> Verdicts:
     """
     started = time.monotonic()
     by = _by(asked)
+    following = Following(asked.folder)
+    if asked.account is not None and not asked.account.is_file():
+        raise BadInput("--record", "a file that can be read", asked.account)
     click.echo(f"judging {asked.folder} by {by}")
     with Ledger(asked.folder / "judged.jsonl", by) as ledger:
-        following = Following(asked.folder, frozenset(ledger.opinions))
-        with _until_signal() as over:
+        following.done = frozenset(ledger.opinions)
+        with until_signal() as over:
             _judge_all(asked, following, ledger, over)
         suspects = sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values())
         found = _looked_into(asked, following, ledger)
@@ -87,7 +90,12 @@ def verify(asked: Verifying) -> Verdicts:
             repros=found.stored,
             not_reproduced=found.said,
         )
-    write_atomically(asked.folder / "verdicts.json", msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
+    return concluded(asked.folder, verdicts)
+
+
+def concluded(folder: Path, verdicts: Verdicts) -> Verdicts:
+    """Writes the sum down and says what is in it."""
+    write_atomically(folder / "verdicts.json", msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
     click.echo(format_verdicts(verdicts))
     return verdicts
 
@@ -215,7 +223,7 @@ class Over:
 
 
 @contextmanager
-def _until_signal() -> Iterator[Over]:
+def until_signal() -> Iterator[Over]:
     """Counts SIGINT and SIGTERM while it is entered."""
     over = Over()
     before = {number: signal.signal(number, over.tell) for number in (signal.SIGINT, signal.SIGTERM)}

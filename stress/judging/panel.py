@@ -70,6 +70,11 @@ class Panel:
         self._pool = self._opened()
 
     @property
+    def pids(self) -> list[int]:
+        """Of the judges that have begun."""
+        return list(self._pool._processes or ())
+
+    @property
     def full(self) -> bool:
         """Whether no more bundles should be handed in now."""
         return len(self.waiting) >= self.workers * AHEAD
