@@ -23,8 +23,6 @@ from stress.judging.verdicts import Verdicts, summed
 from stress.transcript import Exchange
 from stress.verifying import LOOK_S, Over, concluded, until_signal
 
-DIALECTS: tuple[Dialect, ...] = ("slotfuzz", "vllm", "openai")
-
 
 @dataclass(frozen=True)
 class Idling:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import httpx2
 import msgspec
@@ -26,6 +26,7 @@ CONNECTIONS_MAX = 1024
 
 Dialect = Literal["slotfuzz", "vllm", "openai"]
 """Which fields an endpoint knows: all of ours, those of them that are vLLM's, or OpenAI's only."""
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 
 def body_of(request: Request, model: str, dialect: Dialect = "slotfuzz") -> dict[str, Any]:
@@ -82,13 +83,15 @@ class Endpoint:
         user: str = "asked",
         hear: Callable[[int], None] = lambda _: None,
         gone: trio.CancelScope | None = None,
+        sent: Callable[[], None] = lambda: None,
     ) -> Exchange:
         """Asks, and hears the answer to its end, or until `gone` is cancelled, which hangs up.
 
         Args:
             hear: Is told after each piece how many tokens there are.
+            sent: Is told when the whole request is on its way.
         """
-        hearing = Hearing(hear)
+        hearing = Hearing(hear, sent)
         sent_s = time.monotonic()
         scope = gone or trio.CancelScope()
         with scope:
@@ -113,7 +116,8 @@ class Endpoint:
 
     async def _ask(self, body: dict[str, Any], hearing: Hearing) -> None:
         try:
-            async with self.client.stream("POST", "/completions", json=body) as response:
+            about = {"trace": hearing.trace}
+            async with self.client.stream("POST", "/completions", json=body, extensions=about) as response:
                 hearing.status = response.status_code
                 if response.status_code != 200:
                     said = (await response.aread()).decode(errors="replace")
@@ -129,8 +133,9 @@ class Endpoint:
 class Hearing:
     """What is heard of one request."""
 
-    def __init__(self, hear: Callable[[int], None]) -> None:
+    def __init__(self, hear: Callable[[int], None], sent: Callable[[], None] = lambda: None) -> None:
         self.hear = hear
+        self.sent = sent
         self.status = 0
         self.pieces: list[Piece] = []
         self.tokens = 0
@@ -141,6 +146,11 @@ class Hearing:
         self.cached: int | None = None
         self.error = ""
         self.outcome = "failed"
+
+    async def trace(self, event: str, info: object) -> None:
+        """What the connection is doing."""
+        if event.endswith("send_request_body.complete"):
+            self.sent()
 
     def refused(self, said: str) -> None:
         """A status that is no answer."""

@@ -18,6 +18,7 @@ from fuzz import repro as repros
 from fuzz.commandline import Group
 from fuzz.replaying import Outcome, Replayer
 from oracle.finding import Verdict
+from stress.judging.asked import Verifying
 from stress.judging.asking import Hearing, body_of
 from stress.judging.following import Following
 from stress.judging.opinion import Standing
@@ -26,7 +27,7 @@ from stress.judging.verdicts import Verdicts
 from stress.recording.account import recorded
 from stress.transcript import Begun, Exchange, Heard, format_line
 from stress.verify_command import verify as command
-from stress.verifying import Verifying, verify
+from stress.verifying import verify
 from targets.protocol import Kind, Request
 from targets.registry import TargetSpec, build
 from tests.stress.loading import asked
@@ -64,7 +65,7 @@ def loaded(folder: Path, fault: str | None = None, count: int = 40) -> Verifying
         spec=spec,
         factory=factory,
         settings={},
-        workers=1,
+        workers=0,
         follow=False,
         quiet_s=1.0,
         account=folder / "account.jsonl",
@@ -123,7 +124,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Verifying:
 
 
 def test_of_an_honest_endpoint_everything_is_judged_and_nothing_is_wrong(clean: Verifying) -> None:
-    verdicts = verify(clean)
+    verdicts = verify(replace(clean, workers=2))
     assert verdicts == stored(clean.folder)
     assert (verdicts.worst, verdicts.responses, verdicts.judged) == (Verdict.PASS, 40, 40)
     assert verdicts.tokens == verdicts.tokens_judged > 100
@@ -135,8 +136,8 @@ def test_a_planted_bug_is_flagged_and_shrunk_to_a_repro_that_fails_in_a_fresh_pr
     verdicts = verify(asked)
     assert verdicts.worst is Verdict.FAIL
     assert verdicts.wrong > 10
-    (found,) = verdicts.repros
-    assert (found.kind, found.requests, found.by) == (Kind.LEAK, 2, "account")
+    found = next(each for each in verdicts.repros if each.kind == Kind.LEAK)
+    assert (found.requests, found.by) == (2, "account")
     repro = repros.load(tmp_path / found.path)
     assert (repro.target, repro.minimal) == (asked.spec, True)
     assert Replayer().replay(tmp_path / found.path).outcome is Outcome.FAILED
@@ -146,7 +147,7 @@ def test_a_planted_bug_is_flagged_and_shrunk_to_a_repro_that_fails_in_a_fresh_pr
 def test_a_bug_is_found_in_the_clients_own_timeline_where_there_is_no_account(tmp_path: Path) -> None:
     asked = replace(loaded(tmp_path, "stale-length"), account=None)
     verdicts = verify(asked)
-    assert [(found.kind, found.by) for found in verdicts.repros] == [(Kind.LEAK, "timeline")]
+    assert (Kind.LEAK, "timeline") in [(found.kind, found.by) for found in verdicts.repros]
 
 
 def test_a_request_of_which_nothing_was_heard_is_lost(clean: Verifying, tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def typed(*words: object) -> Result:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--workers", "0"), "--workers must be a whole number in 1..64, got 0"),
+        (("--workers", "65"), "--workers must be a whole number in 0..64, got 65"),
         (("--fault", "nope"), "fault must be one of "),
         ((), "FOLDER must be a run's folder, in which there is a folder `transcripts`, got "),
         (("--record", "nowhere"), "--record must be a file that can be read, got nowhere"),
@@ -238,4 +239,4 @@ def test_bad_use_is_one_sentence(words: tuple[str, ...], message: str, tmp_path:
 
 
 def test_the_exit_code_says_the_worst(clean: Verifying) -> None:
-    assert typed(clean.folder).exit_code == 0
+    assert typed(clean.folder, "--workers", 0).exit_code == 0
