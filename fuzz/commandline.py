@@ -18,7 +18,6 @@ COMMANDS = "slotfuzz.commands"
 """The entry-point group in which the commands of higher floors are registered."""
 NOT_YET = {
     "python": "engines in another interpreter",
-    "html": "an explanation as a page",
     "script": "a failure as a script of its own",
 }
 
