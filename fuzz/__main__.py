@@ -77,6 +77,8 @@ def run(
     factory = build(spec)
     if sanitize and not factory.control.tags:
         raise bad("--sanitize", "left out for a target that keeps no shadow tags", target)
+    if hang_seconds is not None and (in_process or ":" not in target):
+        raise bad("--hang-seconds", "left out for a target that is played in this process", f"{hang_seconds:g}")
     flags = {"dtype": dtype, "device": device, "sanitize": str(True) if sanitize else None}
     settings = read_settings(factory.knobs, sets, flags)
     check_file(json_path)

@@ -94,7 +94,7 @@ class Number(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Reads what was typed; raises BadInput."""
         option = "number" if param is None else param.opts[0]
-        rule = f"a {'whole ' if self.kind is int else ''}number in {self.low:,g}..{self.high:,g}"
+        rule = f"a {'whole ' if self.kind is int else ''}number in {_plain(self.low)}..{_plain(self.high)}"
         try:
             number = self.kind(value)
         except (TypeError, ValueError) as error:
@@ -102,6 +102,10 @@ class Number(click.ParamType[Any]):
         if not self.low <= number <= self.high:
             raise bad(option, rule, value)
         return number
+
+
+def _plain(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
 def refuse(later: dict[str, Any]) -> None:

@@ -165,7 +165,7 @@ class Judge:
                 # Cells in another type move logits by no more than arithmetic in that type does.
                 rounded = self.factory.network({**settings, "dtype": cells, "weights": "same"}) if coarse else network
                 size = max(bound(each, self.factory.vocabulary) for each in {network, rounded})
-                reference = Reference(network, size, coarse)
+                reference = Reference(network, max(size, self.factory.control.rounding), coarse)
             except BadInput:
                 raise
             except Exception as error:  # a user's own network may raise anything

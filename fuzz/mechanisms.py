@@ -13,6 +13,7 @@ from targets.protocol import (
     Audited,
     Cancel,
     Control,
+    Counted,
     Emitted,
     Finished,
     Freed,
@@ -85,6 +86,8 @@ def mechanisms(schedule: Schedule, trace: Trace) -> Counter[str]:
                 fired["rows_named"] += 1
         elif isinstance(event, Audited):
             told = event.audit.counts
+        elif isinstance(event, Counted):
+            told = event.counts
         else:
             state.see(event, requests, fired)
     fired.update(told)

@@ -182,7 +182,7 @@ def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
         afresh.end()
     for path, repro in asked.failures:
         told = heard.get(path)
-        if told is not None and told.outcome == "FAILED" and told.same_bits:
+        if told is not None and told.outcome == "FAILED" and (told.same_bits or not asked.factory.control.stepped):
             stored[repros.save(repro, asked.out / "repros")] = repro
             path.unlink(missing_ok=True)
         else:

@@ -202,8 +202,11 @@ class Search:
         """What can be said when the schedule is played again: these findings; nothing; or that the past leaks into it.
 
         A target that remembers what ran before makes nonsense of every experiment. From the first such finding on, each
-        replay has a stage of its own.
+        replay has a stage of its own. A target that is not stepped never gives the same trace twice: what is found on it has
+        shown in every one of several repeats.
         """
+        if not self.factory.control.stepped:
+            return findings
         again = await self.judge.ask(judgement.case, [CheckName.REPEAT])
         self.tally.unstable += again.report.unstable
         self.tally.crashed_checks += again.crashed_checks

@@ -129,8 +129,8 @@ class _Shrinker:
             improved = False
             for candidates in (*large, self._lengths, self._extras, self._steps):
                 improved |= await self._all(candidates())
-            for last in (self._token_ids, self._apart, self._fewer, self._tighter):
-                improved = improved or await self._any(last())
+            for again in (self._token_ids, self._apart, self._fewer, self._tighter):
+                improved = improved or await self._over_and_over(again)
             improved = improved or await self._sideways()
             for last in (self._traded, self._coincidences, self._reductions):  # the last one tried is the proof
                 improved = improved or await self._any(last())
@@ -147,6 +147,13 @@ class _Shrinker:
             if await self._try(candidate):
                 return True
         return False
+
+    async def _over_and_over(self, candidates: Callable[[], Iterator[Schedule]]) -> bool:
+        """One pass as long as it helps: where a token less is to be had, the next one often is as well."""
+        improved = False
+        while await self._any(candidates()):
+            improved = True
+        return improved
 
     async def _try(self, candidate: Schedule) -> bool:
         """Takes a candidate that is simpler than the best and fails in the same way."""

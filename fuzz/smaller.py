@@ -43,8 +43,8 @@ def numbers(knobs: tuple[Knob, ...], fixed: Collection[str]) -> tuple[Knob, ...]
 def fitted(schedule: Schedule, turnable: tuple[Knob, ...], measure: Measure) -> Schedule:
     """The schedule with the numbers that it sets no larger than what its requests come to."""
     room = measure(schedule)
-    counting = [knob.name for knob in turnable if knob.name in schedule.settings]
-    return with_settings(schedule, {name: min(int(schedule.settings[name]), room) for name in counting})
+    counting = {knob.name: max(room, knob.low or 0) for knob in turnable if knob.name in schedule.settings}
+    return with_settings(schedule, {name: min(int(schedule.settings[name]), most) for name, most in counting.items()})
 
 
 def lowered(schedule: Schedule, turnable: tuple[Knob, ...], knob: Knob) -> Iterator[tuple[Schedule, Measure]]:

@@ -25,7 +25,7 @@ from fuzz.clients import sentence
 from fuzz.stage import InProcess, Stage
 from fuzz.wire import Build, Calling, FromWorker, Misused, Play, Ready, Said, decode_from_worker
 from targets.protocol import BadInput, Crashed, Event, Factory, Request, Schedule, Setting, Stalled, Submit, Trace
-from targets.registry import TargetSpec, build
+from targets.registry import TARGETS, TargetSpec, build
 
 HANG_S = 5.0
 """A target that says nothing for so long hangs, unless replays of it have been slow."""
@@ -209,8 +209,8 @@ def stage_for(
     patience: Patience | None = None,
     running: Path | None = None,
 ) -> Stage:
-    """Where schedules of a target are played: a user's own in a worker, ours in this process."""
-    if in_process or ":" not in spec.target:
+    """Where schedules of a target are played: a user's own and real engines in a worker, ours in this process."""
+    if in_process or spec.target in TARGETS:
         return InProcess(factory, partial(build, spec))
     return Worker(spec, patience, running)
 

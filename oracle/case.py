@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -155,6 +155,11 @@ class Case:
         return torch.stack(shown) if shown and len(shown) == len(rows) else None
 
     @cached_property
+    def told(self) -> dict[int, tuple[float | None, ...]] | None:
+        """The log-probability that the target tells of each token, by submission; None where it is not one that does."""
+        return told(self.emitted) if self.control.told else None
+
+    @cached_property
     def random(self) -> random.Random:
         """The case's own chance: equal for equal schedules."""
         return random.Random(zlib.crc32(self.schedule.key()))
@@ -163,6 +168,14 @@ class Case:
     def reference(self) -> Reference:
         """In the schedule's own precision."""
         return self.references(self.schedule.settings)
+
+
+def told(emitted: Mapping[int, Sequence[Emitted]]) -> dict[int, tuple[float | None, ...]]:
+    """The log-probability told of each token itself, by submission; None for a token without."""
+    return {
+        submission: tuple(next((value for token, value in event.logprobs if token == event.token), None) for event in events)
+        for submission, events in emitted.items()
+    }
 
 
 def alike(ours: Iterable[int], theirs: Iterable[int]) -> int:

@@ -1,7 +1,8 @@
 """Departure: where a request's stream leaves its reference, and by how much.
 
 Where the target shows logits, the measure is their largest difference (whether the token was chosen rightly from them is
-what echo asks); where it shows only tokens, *regret*: how far the chosen token's reference logit lies below the best one,
+what echo asks); where it tells the log-probability of each token, how far that is from the reference's; where it shows only
+tokens, *regret*: how far the chosen token's reference logit lies below the best one,
 which is zero exactly when the token is the isolated greedy one. What is sampled has its regret under the scores that its own
 parameters make of the reference logits.
 Comparisons are written `not x <= bound`, because NaN passes `x > bound`.
@@ -25,7 +26,7 @@ class Suspect:
 
     Attributes:
         position: Index into its answer.
-        size: The logit difference there, or the regret.
+        size: The logit difference there, that of the token's log-probability, or the regret.
         expected: The token that the request is given alone, given the target's own tokens before it.
         actual: The target's token.
     """
@@ -44,6 +45,7 @@ def departures(
     logits: torch.Tensor | None,
     reference: Reference,
     control: Control,
+    told: Mapping[int, tuple[float | None, ...]] | None = None,
 ) -> Iterator[Suspect]:
     """The first token beyond the bound of each submission that has one, in the order of `answers`.
 
@@ -55,6 +57,7 @@ def departures(
         logits: The target's logits [N, V] behind these tokens, in the same order; None where it does not show them.
         reference: In the target's precision.
         control: What the target promises: a token that it does not fix has no regret.
+        told: The log-probabilities that the target tells of its tokens, in the same way; None for a token without.
     """
     if not answers:
         return
@@ -70,10 +73,21 @@ def departures(
             size, bound = differences[index], reference.bound
             if regretted and position >= free and (token != greedy[index] or not is_plain(request)):
                 size, bound = _regret(request, answer[:position], expected[index], token, reference.bound)
+            likely = None if told is None or not is_plain(request) else told[who][position]
+            if likely is not None and size <= bound:
+                size, bound = _unlikeness(expected[index], token, likely), 2 * reference.bound
             if not size <= bound:
                 yield Suspect(who, position, size, bound, choice(request, answer[:position], expected[index]), token)
                 break
         start += len(answer)
+
+
+def _unlikeness(expected: torch.Tensor, token: int, likely: float) -> float:
+    """How far the log-probability told of a token is from the one under reference logits [V].
+
+    Logits that are off by so much each move it by up to twice that.
+    """
+    return abs(likely - float(expected.double().log_softmax(-1)[token]))
 
 
 def _regret(

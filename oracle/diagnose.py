@@ -37,7 +37,8 @@ _ROUNDS_MAX = 400
 def diagnose(case: Case, finding: Finding) -> Generator[Ask, Trace, tuple[str, ...]]:
     """The evidence that further experiments give on a finding, for a case whose schedule is small."""
     evidence: list[str] = []
-    about_bits = finding.kind not in (Kind.CRASHED, Kind.STALLED)  # of which each replay may cost a process
+    # Of a crash each replay may cost a process; of a target that is not stepped no two replays need have the same bits.
+    about_bits = finding.kind not in (Kind.CRASHED, Kind.STALLED) and case.control.stepped
     if about_bits and finding.check is not CheckName.REPEAT:
         evidence += yield from _fresh_and_used(case)
     victim, count = finding.submission, len(case.requests)

@@ -7,9 +7,9 @@
 4. The whole schedule in float64, same weights upcast, same tokens forced: it departs -> INTERFERENCE; it does not -> it was
    rounding, and nothing is found.
 
-Where the target's own precision is float64, the last steps need no other. Where it has no float64, a suspect that step 1
-does not convict stays undecided. What is WRONG-ALONE departs from the reference whatever its neighbours do, and would hide
-that they matter too: so it is also held against its own lone run, and differs from that only by INTERFERENCE.
+Where the target's own precision is float64, the last steps need no other. Where it has no float64, or is not stepped, the
+experiments are those of `oracle.repeats`. What is WRONG-ALONE departs from the reference whatever its neighbours do, and
+would hide that they matter too: so it is also held against its own lone run, and differs from that only by INTERFERENCE.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import torch
 
 from oracle.case import Case, lone
 from oracle.checks.swap import UNDECIDED, Change, compare, conviction
+from oracle.convict import completed, convicted
 from oracle.departure import Suspect, departures
-from oracle.finding import Finding, Report
+from oracle.finding import Report
+from oracle.repeats import decide_by_repeats, decide_without_float64
 from oracle.sampling import choice
 from targets.protocol import (
-    CheckName,
     Kind,
     Request,
     Schedule,
@@ -48,6 +49,8 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
         f"reference: token {suspect.position} of request #{who} departs by {suspect.size:.3g}, "
         f"rounding explains {suspect.bound:.3g}"
     ]
+    if not case.control.stepped:
+        return (yield from decide_by_repeats(case, suspect, evidence))
     if others:
         changed = yield from compare(case, [who], others)
         if not isinstance(changed, Change):
@@ -57,24 +60,24 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
             changed = everything if isinstance(everything, Change) else changed
         if isinstance(changed, Change):
             found = yield from conviction(case, changed)
-            return Report(findings=[_complete(case, suspect, found, (*evidence, *found.evidence))])
+            return Report(findings=[completed(case, suspect, found, (*evidence, *found.evidence))])
         outcome = "undecided" if changed is UNDECIDED else "no bit of it changes"
         evidence.append(f"swap: with other requests' tokens exchanged, {outcome}")
     exact = _exact_settings(case)
     if exact is None:
-        return Report(unknown=[f"request #{who} departs by {suspect.size:.3g}, and the target has no float64 to ask"])
+        return (yield from decide_without_float64(case, suspect, evidence))
     if who in case.cached:
         stale = yield from _stale(case, suspect, exact)
         if stale:
-            return Report(findings=[_finding(case, suspect, Kind.STALE_HIT, [*evidence, stale])])
+            return Report(findings=[convicted(case, suspect, Kind.STALE_HIT, [*evidence, stale])])
     departs = yield from _departs(case, Schedule(ops=(Submit(lone(case.requests[who])),), settings=exact), 0)
     if departs:
         wrong = "alone: in a fresh target, in float64, it departs from the reference as well"
-        report = Report(findings=[_finding(case, suspect, Kind.WRONG_ALONE, [*evidence, wrong])])
+        report = Report(findings=[convicted(case, suspect, Kind.WRONG_ALONE, [*evidence, wrong])])
         if others and case.control.forced:
             changed_by = yield from _beside_against_alone(case, suspect, exact)
             if changed_by is not None:
-                report.findings.append(_finding(case, changed_by, Kind.INTERFERENCE, [*evidence, wrong, _OTHERWISE]))
+                report.findings.append(convicted(case, changed_by, Kind.INTERFERENCE, [*evidence, wrong, _OTHERWISE]))
         return report
     evidence.append("alone: in a fresh target, in float64, it equals the reference")
     if not case.reference.exact:
@@ -82,7 +85,7 @@ def decide(case: Case, suspect: Suspect) -> Generator[Schedule, Trace, Report]:
         if not departs:
             return Report(refuted=1)
         evidence.append("float64: the same schedule with the same tokens forced departs as well, so it is not rounding")
-    return Report(findings=[_finding(case, suspect, Kind.INTERFERENCE, evidence)])
+    return Report(findings=[convicted(case, suspect, Kind.INTERFERENCE, evidence)])
 
 
 _OTHERWISE = "alone: but not by as much as beside the others, with the same tokens forced"
@@ -180,31 +183,3 @@ def _departs(case: Case, schedule: Schedule, submission: int) -> Generator[Sched
     logits = torch.stack(rows) if rows and len(rows) == len(emitted) else None
     suspects = departures(submissions(schedule), answers, logits, case.references(schedule.settings), case.control)
     return any(True for _ in suspects)
-
-
-def _finding(case: Case, suspect: Suspect, kind: Kind, evidence: list[str]) -> Finding:
-    what = {
-        Kind.WRONG_ALONE: "is wrong even when it is alone",
-        Kind.STALE_HIT: "was given from a cache what it would not have computed",
-        Kind.INTERFERENCE: "depends on who else is there, though not on what they ask",
-    }[kind]
-    check = CheckName.WARMTH if kind is Kind.STALE_HIT else CheckName.ISOLATION
-    found = Finding(kind=kind, check=check, what=f"request #{suspect.submission} {what}")
-    return _complete(case, suspect, found, tuple(evidence))
-
-
-def _complete(case: Case, suspect: Suspect, found: Finding, evidence: tuple[str, ...]) -> Finding:
-    """Adds what the reference knows of the victim; its whole isolated answer if the case is thorough."""
-    who = suspect.submission
-    return msgspec.structs.replace(
-        found,
-        submission=who,
-        position=suspect.position,
-        expected=suspect.expected,
-        actual=suspect.actual,
-        answer=case.answers[who],
-        isolated=case.reference.greedy(case.requests[who], case.context_tokens_max) if case.thorough else (),
-        size=suspect.size,
-        bound=suspect.bound,
-        evidence=evidence,
-    )

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from targets.protocol import BadInput, Factory
+from targets.adapters import ADAPTERS
+from targets.protocol import BadInput, Factory, place
+
+_MEMBERS = {*Factory.__annotations__, *(name for name in vars(Factory) if not name.startswith("_"))}
 
 TARGETS = {
     "slots": "our batched decoder, any Hugging Face causal LM: a slab of K and V, a row of it a request",
@@ -37,8 +40,11 @@ class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return words + [word for fault in self.faults for word in ("--fault", fault)]
 
 
-def build(spec: TargetSpec) -> Factory:
+def build(spec: TargetSpec, here: bool = True) -> Factory:
     """The factory of a spec.
+
+    Args:
+        here: Whether its targets are opened by this interpreter, which then must have what they need.
 
     Raises:
         BadInput: for an unknown target, model or fault, or a fault that the target cannot have.
@@ -49,8 +55,14 @@ def build(spec: TargetSpec) -> Factory:
         if spec.model != "tiny":
             raise BadInput("model", "left out for a target of your own", spec.model, "--model")
         return _import(spec.target)
+    if spec.target in ADAPTERS:
+        if spec.faults:
+            raise BadInput("fault", "left out for a real engine", spec.faults[0], "--fault")
+        if here:
+            ADAPTERS[spec.target].check_installed(spec.target)
+        return ADAPTERS[spec.target].factory(spec.model)
     if spec.target not in TARGETS:
-        known = ", ".join(TARGETS)
+        known = ", ".join((*TARGETS, *ADAPTERS))
         raise BadInput("target", f"one of {known}, or package.module:factory", spec.target, "--target")
     # Imported late: a worker that plays somebody's own target starts in half the time without them.
     from targets.decoder import DecoderFactory
@@ -80,7 +92,13 @@ def _import(path: str) -> Factory:
             found = found()
     except (Exception, SystemExit) as error:  # a user's own code may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise BadInput("target", "package.module:factory that can be imported and called", path, reason) from error
+        raise BadInput(
+            "target",
+            "package.module:factory that can be imported and called",
+            path,
+            f"{reason}, at {at}" if (at := place(error, __file__)) else reason,
+        ) from error
     if not isinstance(found, Factory):
-        raise BadInput("target", "a targets.protocol.Factory", type(found).__name__, path)
+        lacks = sorted(name for name in _MEMBERS if not hasattr(found, name))
+        raise BadInput("target", "a targets.protocol.Factory", f"{type(found).__name__}, without {', '.join(lacks)}", path)
     return found

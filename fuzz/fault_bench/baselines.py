@@ -159,6 +159,6 @@ def _request(dice: random.Random, space: Space, extras: bool = False) -> Request
         stop=tuple(sorted(set(dice.choices(space.ordinary_ids, k=8)))) if now_and_then() else (),
         deadline_s=dice.randint(1, 16) if now_and_then() else None,
         client_id=dice.randrange(3) if now_and_then() else None,
-        salt=dice.randrange(2) if space.shares and now_and_then() else None,
+        salt=dice.randrange(2) if space.salts and now_and_then() else None,
         sampling=sampling,
     )

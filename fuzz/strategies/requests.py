@@ -29,18 +29,28 @@ class Space(msgspec.Struct, frozen=True, dict=True):
     rows: bool = False
     sampling: bool = False
     shares: bool = False
+    salts: bool = False
     long: bool = True
 
     @classmethod
     def of(cls, factory: Factory) -> Space:
         """The space of one target."""
         control = factory.control
-        return cls(factory.vocabulary, factory.special_ids, factory.knobs, control.rows, control.sampling, control.shares)
+        return cls(
+            factory.vocabulary,
+            factory.special_ids,
+            factory.knobs,
+            control.rows,
+            control.sampling,
+            control.shares,
+            control.salts,
+        )
 
     @cached_property
     def pooled(self) -> bool:
         """Whether requests share a pool of pages that may be too small for all of them."""
-        return {"pool_tokens", "page_size"} <= {knob.name for knob in self.knobs}
+        names = {knob.name for knob in self.knobs}
+        return {"pool_tokens", "page_size"} <= names or "num_blocks" in names
 
     @cached_property
     def ordinary_ids(self) -> tuple[int, ...]:

@@ -41,6 +41,8 @@ LIMIT_ONE_IN = 12
 """One schedule in so many has an answer that runs into the limit of a context."""
 _LONG_PROMPT = (500, 511, 512, 513, 700, 1000, 1023, 1024)
 LONG_TOKENS = 1280
+BLOCK_TOKENS = 32
+"""In a block, where a target does not let it be set."""
 
 
 def schedules(space: Space, swarm: bool = True, motifs: bool = True) -> st.SearchStrategy[Schedule]:
@@ -69,7 +71,7 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
     turns = [_turn(dice, lives)] if "rows" in on and space.rows else []
     if "sampling" in on and space.sampling:
         _sample(dice.more(), space, lives)
-    if "salts" in on and space.shares:
+    if "salts" in on and space.salts:
         _salt(dice, lives)
     return Schedule(ops=to_ops(lives, turns), settings=settings)
 
@@ -101,11 +103,23 @@ def _short_pool(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Settin
     prompts = max(largest, sum(len(life.request.prompt) + 1 for life in lives))
     rooms = (largest, largest + 4, largest + 16, largest * 3 // 2, largest - 2, largest * 3 // 4, prompts, prompts * 3 // 4)
     fine = dice.pick((None, 1, None, 4))
+    if any(knob.name == "num_blocks" for knob in space.knobs):
+        return _few_blocks(space, max(1, dice.pick(rooms)), fine)
     settings: dict[str, Setting] = {"slots": 8, "pool_tokens": max(1, dice.pick(rooms))}
     if fine is not None:
         settings["page_size"] = fine
     ways = next((knob.values for knob in space.knobs if knob.name == "preempt"), ())
     return {**settings, "preempt": dice.pick(ways)} if ways else settings
+
+
+def _few_blocks(space: Space, room: int, fine: int | None) -> dict[str, Setting]:
+    """As many blocks as hold so many tokens, for a target that counts its pool in blocks."""
+    size = next((knob for knob in space.knobs if knob.name == "page_size"), None)
+    settings: dict[str, Setting] = {}
+    if size is not None:
+        settings["page_size"] = int(size.default) if fine is None else max(fine, size.low or 1)
+    tokens = int(settings.get("page_size", BLOCK_TOKENS))
+    return {**settings, "num_blocks": max(1, -(-room // tokens))}
 
 
 def _limit(dice: Dice, space: Space, lives: list[Life]) -> dict[str, Setting]:

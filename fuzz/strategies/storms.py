@@ -6,10 +6,12 @@ them showed half. Here arrivals, ends, refusals, chunks and preemptions fall on 
 
 from __future__ import annotations
 
+import math
+
 from fuzz.strategies.dice import Dice
 from fuzz.strategies.lives import Life, Turn
 from fuzz.strategies.requests import Space
-from targets.protocol import Request, Setting
+from targets.protocol import Knob, Request, Setting
 
 REQUESTS_MAX = 24
 TIGHT: dict[str, tuple[Setting, ...]] = {
@@ -30,9 +32,7 @@ def storm(drawn: Dice, space: Space) -> tuple[list[Life], list[Turn], dict[str, 
     """Lives, turns and settings."""
     dice = drawn.more()
     settings = {
-        knob.name: value
-        for knob in space.knobs
-        if knob.drawn and (value := dice.pick(TIGHT.get(knob.name, knob.values))) != knob.default
+        knob.name: value for knob in space.knobs if knob.drawn and (value := dice.pick(_tight(knob))) != knob.default
     }
     named = space.rows and dice.below(4) == 0
     count, steps = 4 + dice.below(REQUESTS_MAX - 3), 1 + dice.below(20)
@@ -40,6 +40,13 @@ def storm(drawn: Dice, space: Space) -> tuple[list[Life], list[Turn], dict[str, 
     lives = [_life(dice, space, steps, chances) for _ in range(count)]
     turns = [Turn(1 + dice.below(steps), 1 + dice.below(6), (dice.below(count), dice.below(count)))] if named else []
     return lives, turns, settings
+
+
+def _tight(knob: Knob) -> tuple[Setting, ...]:
+    """The values that make a knob tight, where it takes them; else all of its own."""
+    low, high = (-math.inf if knob.low is None else knob.low), (math.inf if knob.high is None else knob.high)
+    taken = tuple(value for value in TIGHT.get(knob.name, ()) if isinstance(value, int) and low <= value <= high)
+    return taken or knob.values
 
 
 def _life(dice: Dice, space: Space, steps: int, chances: tuple[int, ...]) -> Life:

@@ -5,6 +5,7 @@ Beyond the rounding bound a request is a suspect. Experiments then decide what i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 
 from oracle.case import Case
@@ -24,7 +25,7 @@ def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
     """
     report, convicted = Report(), 0
     answers = {submission: case.answers[submission] for submission in case.sound}
-    for suspect in departures(case.requests, answers, case.logits, case.reference, case.control):
+    for suspect in departures(case.requests, answers, case.logits, case.reference, case.control, case.told):
         if not _is_finite(case, suspect):
             continue  # NONFINITE, which survival reports; no experiment on numbers can say more
         report.suspects += 1
@@ -38,5 +39,7 @@ def isolation(case: Case) -> Generator[Schedule, Trace, Report]:
 
 def _is_finite(case: Case, suspect: Suspect) -> bool:
     """Whether the target's logits behind a suspect's token are numbers; those it does not show are."""
-    logits = case.emitted[suspect.submission][suspect.position].logits
-    return logits is None or bool(logits.isfinite().all())
+    event = case.emitted[suspect.submission][suspect.position]
+    if event.logits is None:
+        return not any(math.isnan(value) for _, value in event.logprobs)
+    return bool(event.logits.isfinite().all())

@@ -1,9 +1,10 @@
 """Swap (non-interference): a request's bits survive a change of everybody else's content, present and past.
 
 The same schedule is replayed with some requests' tokens put through a bijection of the vocabulary without fixed points,
-and the tokens they emitted *forced* to their images, so that lengths, stops and timing stay as they were. The others' bits
-are compared. Exact: no tolerance, on any dtype, on engines whose arithmetic depends on the batch. It needs equal
-skeletons; where they depart before any bit does, the pair is undecided.
+and the tokens they emitted *forced* to their images, so that lengths, stops and timing stay as they were. (Where a target
+can't force tokens, they ignore what would end them early.) The others' bits are compared. Exact: no tolerance, on any dtype,
+on engines whose arithmetic depends on the batch. It needs equal skeletons; where they depart before any bit does, the pair
+is undecided.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from targets.protocol.events import same_bits
 def swap(case: Case) -> Generator[Schedule, Trace, Report]:
     """LEAK where a victim's bits change. One half a schedule; every victim in turn if the case is thorough.
 
+    On a target that is not stepped equal skeletons do not prove equal arithmetic, so only suspects are asked there
+    (`oracle.repeats`).
     Where the target's process ended, nothing is exchanged: each replay may cost a process and a hang's whole patience.
     """
     report = Report()
     everyone = range(len(case.requests))
-    if len(everyone) < 2:
+    if len(everyone) < 2 or not case.control.stepped:
         return report
     if case.died:
         report.pairs_undecided += 1
@@ -82,9 +85,21 @@ def compare(
     variant = swapped(case, victims, others, keep_shared)
     if all(a.prompt == b.prompt for a, b in zip(submissions(variant), case.requests, strict=True)):
         return UNDECIDED
+    before = case.trace
+    if not case.control.forced and endless(case, others) != case.schedule:
+        before = yield endless(case, others)
     trace = yield variant
-    changed = first_change(case.trace, trace, victims)
+    changed = first_change(before, trace, victims)
     return Change(*changed, keep_shared) if isinstance(changed, tuple) else changed
+
+
+def endless(case: Case, others: Collection[int]) -> Schedule:
+    """The schedule with `others` ignoring what ends an answer early: their lengths stay equal without forced tokens."""
+
+    def change(submission: int, request: Request) -> Request:
+        return msgspec.structs.replace(request, stop=(), stop_sequences=()) if submission in others else request
+
+    return with_requests(case.schedule, change)
 
 
 def first_change(before: Trace, after: Trace, victims: Collection[int]) -> tuple[int, int] | _Undecided | None:
@@ -184,6 +199,9 @@ def swapped(case: Case, victims: Collection[int], others: Sequence[int], keep_sh
             return request
         shared, answer = kept[submission], case.answers.get(submission, request.forced)
         told = max(0, shared - len(request.prompt))
+        if not case.control.forced:
+            prompt = (*request.prompt[:shared], *through(request.prompt[shared:]))
+            return msgspec.structs.replace(request, prompt=prompt, stop=(), stop_sequences=())
         return msgspec.structs.replace(
             request,
             prompt=(*request.prompt[:shared], *through(request.prompt[shared:])),

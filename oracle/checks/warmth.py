@@ -45,7 +45,8 @@ def _complaint(case: Case, event: Admitted, tokens: dict[int, list[int]], before
     who, cached = event.submission, event.cached
     if cached and cached >= len(tokens[who]):
         return f"request #{who} has all its {cached} tokens cached, and none is left to give the next one"
-    salted = [other for other in before if case.requests[other].salt == case.requests[who].salt]
+    salts = [request.salt if case.control.salts else None for request in case.requests]
+    salted = [other for other in before if salts[other] == salts[who]]
     known = max((alike(tokens[who], tokens[other]) for other in salted), default=0)
     if cached > known:
         return f"request #{who} has {cached} tokens cached, and nobody before it with its salt had more than {known} of them"

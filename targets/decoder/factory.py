@@ -44,6 +44,7 @@ class DecoderFactory:
             sampling=True,
             noise=True,
             shares=DECODERS[name].shares,
+            salts=DECODERS[name].shares,
         )
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids

@@ -3,7 +3,7 @@
 Data and protocols only: no decoder, no oracle, no I/O. Imports nothing of slotfuzz outside this folder.
 """
 
-from targets.protocol.errors import BadInput
+from targets.protocol.errors import BadInput, place
 from targets.protocol.events import (
     ACCOUNTS,
     Admitted,
@@ -11,6 +11,7 @@ from targets.protocol.events import (
     Attended,
     Audit,
     Audited,
+    Counted,
     Crashed,
     Emitted,
     Event,
@@ -65,6 +66,7 @@ __all__ = [
     "Cells",
     "CheckName",
     "Control",
+    "Counted",
     "Crashed",
     "Cycling",
     "Emitted",
@@ -105,6 +107,7 @@ __all__ = [
     "first_departure",
     "format_schedule",
     "in_full",
+    "place",
     "skeleton",
     "submissions",
     "with_defaults",

@@ -159,6 +159,12 @@ class Audited(msgspec.Struct, frozen=True, tag=True):
     audit: Audit
 
 
+class Counted(msgspec.Struct, frozen=True, tag=True):
+    """How often a target that gives no account of its storage did what no event tells, by name, since it was opened."""
+
+    counts: dict[str, int]
+
+
 class Attended(msgspec.Struct, frozen=True, tag=True, eq=False):
     """What the last query of each of B rows could see in one forward, as shadow tags (`targets.protocol.tags`).
 
@@ -178,12 +184,18 @@ class Attended(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 class Crashed(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
-    """The target raised `error` while it did `doing` for these submissions; if `fatal`, it took its process with it."""
+    """The target raised `error` while it did `doing` for these submissions; if `fatal`, it took its process with it.
+
+    Attributes:
+        doing: The call; `answer` where it came back, and what it gave is no answer.
+        at: The line of the target's own that raised; empty where it is not known. No part of what is compared.
+    """
 
     doing: str
     error: str
     submissions: tuple[int, ...]
     fatal: bool = False
+    at: str = ""
 
 
 class Stalled(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
@@ -209,12 +221,13 @@ Event = (
     | Refused
     | Freed
     | Audited
+    | Counted
     | Attended
     | Crashed
     | Stalled
 )
 Trace = tuple[Event, ...]
-ACCOUNTS = (Audited, Attended)
+ACCOUNTS = (Audited, Counted, Attended)
 """What a target says of how it did it: no part of what happened."""
 
 
@@ -230,11 +243,14 @@ def skeleton(trace: Trace) -> Iterator[object]:
 
 
 def same_bits(a: Emitted, b: Emitted) -> bool:
-    """Whether two emissions agree in token and in every bit of their logits (NaN equals the same NaN)."""
+    """Whether two emissions agree in token and in every bit of their logits (NaN equals the same NaN).
+
+    Where they show none, in every bit of the log-probabilities that they tell.
+    """
     if a.token != b.token or (a.logits is None) != (b.logits is None):
         return False
     if a.logits is None or b.logits is None:
-        return True
+        return repr(a.logprobs) == repr(b.logprobs)
     if a.logits.dtype != b.logits.dtype or a.logits.shape != b.logits.shape:
         return False
     return bool(torch.equal(_bits(a.logits), _bits(b.logits)))
@@ -275,15 +291,20 @@ def emitted_by_submission(trace: Trace) -> dict[int, list[Emitted]]:
 
 
 def digest(trace: Trace) -> str:
-    """SHA-256 over every event, every token and every bit of every logit; what was attended to is left out."""
+    """SHA-256 over every event, every token and every bit of every logit.
+
+    Left out are what was attended to, and the line that raised: it moves with every edit of the file.
+    """
     state = hashlib.sha256()
     for event in trace:
         if isinstance(event, Emitted):
             state.update(f"Emitted {event.submission} {event.token} ".encode())
             if event.logits is not None:
                 state.update(_bits(event.logits).contiguous().cpu().numpy().tobytes())
+            elif event.logprobs:
+                state.update(repr(event.logprobs).encode())
         elif not isinstance(event, Attended):
-            state.update(repr(event).encode())
+            state.update(repr(msgspec.structs.replace(event, at="") if isinstance(event, Crashed) else event).encode())
     return state.hexdigest()
 
 

@@ -38,8 +38,13 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         life_cycles: Its factory has a method `life_cycles` (`targets.protocol.lifecycle`) that says how its requests may
             live, and it works in steps of the order that stands there.
         inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
-        shares: Requests that begin alike may have cached state in common. It keeps salts apart, may use `Request.sample_of`,
-            and says with each admission how much was cached.
+        shares: Requests that begin alike may have cached state in common. It may use `Request.sample_of`, and says with each
+            admission how much was cached.
+        salts: It keeps requests of unlike salts apart where it shares.
+        told: Emissions carry, in `logprobs`, the log-probability of the token itself under the network's logits, whether or
+            not a request asked for it. (For targets that show no logits; under some settings they may leave it out.)
+        rounding: By so much its logits may differ from a reference in its own precision though nothing is wrong, as measured
+            on requests that were alone; 0 where the reference's own envelope covers it.
         sampling: It honours `Request.sampling` and `Request.stop_sequences`, to the letter but for the noise.
         noise: The noise as well: with a temperature its choice is the one that `Sampling` defines.
     """
@@ -57,7 +62,10 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     inspect: bool = False
     sampling: bool = False
     shares: bool = False
+    salts: bool = False
     noise: bool = False
+    told: bool = False
+    rounding: float = 0.0
 
 
 @runtime_checkable
