@@ -93,6 +93,7 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
                     survey.look(out)
                 else:
                     break
+            assert run.returncode != 2, "the campaign is refused: another one may run in its folder"
         finally:
             orphans = children(run.pid)
             run.kill()
