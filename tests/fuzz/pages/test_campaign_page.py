@@ -94,7 +94,7 @@ def test_what_could_not_be_judged_is_never_a_pass(
 @pytest.mark.slow
 def test_report_writes_the_page_and_says_where(folder: Folder) -> None:
     told = CliRunner().invoke(main, ["report", str(folder.out)])
-    assert (told.exit_code, told.output) == (0, f"page: {folder.out / 'report.html'}\n")
+    assert (told.exit_code, told.output) == (1, f"red\npage: {folder.out / 'report.html'}\n")
     assert "of 128 feasible" in (folder.out / "report.html").read_text()
     nothing = CliRunner().invoke(main, ["report", str(folder.out / "repros")], prog_name="slotfuzz")
     assert (nothing.exit_code, nothing.stderr.count("\n")) == (2, 1)
