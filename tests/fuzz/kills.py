@@ -86,7 +86,7 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
-                if crew and dice.random() < 0.5:
+                if crew and dice.random() < 0.75:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(dice.choice(crew), signal.SIGKILL)
                     survey.workers += 1
