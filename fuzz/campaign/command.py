@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
 from rich.progress import Progress
 
@@ -111,6 +113,7 @@ def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, ba
 def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
     """Runs a session; whether it was interrupted. Typed once more, Ctrl-C leaves what was found unconfirmed."""
     interrupted = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service or a CI ends us: the same as Ctrl-C
     try:
         supervisor.run()
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 
 from fuzz.lifeline import die_with_parent
@@ -23,6 +24,7 @@ def main() -> None:
     for fd in (lifeline, beats):
         os.set_inheritable(fd, False)
     os.set_blocking(beats, False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background may have inherited deafness
     faulthandler.enable(all_threads=False)
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(_carry_out(beats))
