@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from fuzz.worker_main import die_with_parent
+from fuzz.lifeline import die_with_parent
 
 OUTPUT_BYTES_MAX = 2**20
 """So much of what it printed last is kept."""

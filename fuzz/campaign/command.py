@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
 from rich.progress import Progress
 
 from fuzz import repro as repros
 from fuzz.campaign.bugs import Told
-from fuzz.campaign.folder import ERROR, FAILED, FIXED, UNCONFIRMED, Bug, Campaign, Folder
+from fuzz.campaign.folder import FAILED, FIXED, Bug, Campaign, Folder
 from fuzz.campaign.supervisor import Supervisor
 from fuzz.campaign.tallies import Merged, Shard, merge
 from fuzz.coverage import cycles_of
 from fuzz.fresh import Manner
 from fuzz.judge import Judge
+from fuzz.pages.campaign import verdict_of, write_page
 from fuzz.report import (
     EXIT_CODES,
     as_json,
@@ -53,26 +56,20 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> in
         if interrupted and not merged.tally.schedules:
             _say(asked, f"stopped before any schedule was judged\nnext: {_go_on(asked, workers)}")
             return 130
-        verdict = verdict_of(supervisor, merged)
+        supervisor.session.undecided += supervisor.bugs.unreadable
+        supervisor.session.undecided += ["the model hardly reacts to its prompt"] if mute else []
+        supervisor.bugs.save()
+        verdict = verdict_of(campaign, merged)
+        page = asked.out / "report.html"
+        write_page(folder, asked.factory, page)
         _conclude(asked, supervisor, merged, verdict)
         if asked.json is not None:
             fields = _fields(asked, supervisor, merged, verdict, reference.bound)
             repros.write_atomically(asked.json, as_json(fields))
         failing = [folder.repros / f"{bug.id}.json" for bug in campaign.bugs if bug.status == FAILED]
         again = replay_command(asked.spec, *failing) if failing and not interrupted else _go_on(asked, workers)
-        _say(asked, ("stopped; what was found is kept\n" if interrupted else "") + f"next: {again}")
+        _say(asked, ("stopped; what was found is kept\n" if interrupted else "") + f"page: {page}\nnext: {again}")
         return EXIT_CODES[verdict]
-
-
-def verdict_of(supervisor: Supervisor, merged: Merged) -> Verdict:
-    """Of one session: what failed, in a replay or for the first time; else whether all could be judged."""
-    bugs = supervisor.campaign.bugs
-    if any(bug.status == FAILED for bug in bugs):
-        return Verdict.FAIL
-    unjudged = any(bug.status in (ERROR, UNCONFIRMED) for bug in bugs)
-    if unjudged or supervisor.bugs.unreadable or supervisor.session.given_up or not merged.tally.schedules:
-        return Verdict.UNKNOWN
-    return merged.tally.verdict
 
 
 def _campaign(asked: Run, folder: Folder, resume: bool, seed: int | None) -> Campaign:
@@ -116,6 +113,7 @@ def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, ba
 def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
     """Runs a session; whether it was interrupted. Typed once more, Ctrl-C leaves what was found unconfirmed."""
     interrupted = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service or a CI ends us: the same as Ctrl-C
     try:
         supervisor.run()
     except KeyboardInterrupt:
@@ -141,7 +139,7 @@ def _conclude(asked: Run, supervisor: Supervisor, merged: Merged, verdict: Verdi
     for bug in supervisor.campaign.bugs:
         _say(asked, format_bug(bug, session.began_s))
     _say(asked, format_tally(merged.by_the_clock(), asked.factory.control, merged.share_outside, verdict))
-    for sentence in (*supervisor.bugs.unreadable, *session.given_up):
+    for sentence in session.undecided:
         _say(asked, f"undecided: {sentence}")
     if session.deaths:
         _say(asked, f"workers that ended early: {len(session.deaths)}")
@@ -167,7 +165,7 @@ def _fields(asked: Run, supervisor: Supervisor, merged: Merged, verdict: Verdict
         "workers": session.workers,
         "shards": session.shards,
         "deaths": session.deaths,
-        "given_up": session.given_up,
+        "undecided": session.undecided,
         "bugs": campaign.bugs,
     }
     return fields

@@ -70,7 +70,8 @@ class Session(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         began_s, ended_s: Seconds since 1970; it has not ended, or was killed, where the latter is None.
         seconds: That it was fuzzing.
         deaths: Of workers, each in a sentence.
-        given_up: Schedules that no worker came to the end of, each in a sentence.
+        undecided: What keeps it from a verdict, each in a sentence: schedules that no worker came to the end of, repros that
+            can't be read, a mute model.
     """
 
     workers: int
@@ -79,7 +80,7 @@ class Session(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     seconds: float = 0.0
     shards: list[int] = []
     deaths: list[str] = []
-    given_up: list[str] = []
+    undecided: list[str] = []
 
 
 class Campaign(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -2,7 +2,8 @@
 
     python -P -m fuzz.campaign.shard_main FD_LIFELINE FD_BEATS < ORDER
 
-It ends with its supervisor. Exit codes: 0 the order is carried out, or Ctrl-C came; 2 the target can't be built.
+It ends with its supervisor, from its first moment on: what takes long to import comes after that. Exit codes: 0 the order is
+carried out, or Ctrl-C came; 2 the target can't be built.
 """
 
 from __future__ import annotations
@@ -10,14 +11,10 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 
-import msgspec
-import torch
-
-from fuzz.campaign.shard import Order, run_shard
-from fuzz.worker_main import die_with_parent
-from targets.protocol import BadInput
+from fuzz.lifeline import die_with_parent
 
 
 def main() -> None:
@@ -27,10 +24,23 @@ def main() -> None:
     for fd in (lifeline, beats):
         os.set_inheritable(fd, False)
     os.set_blocking(beats, False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background may have inherited deafness
     faulthandler.enable(all_threads=False)
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(_carry_out(beats))
+
+
+def _carry_out(beats: int) -> int:
+    """Fuzzes as the order on stdin says; returns the exit code."""
+    import msgspec
+
+    from fuzz.campaign.shard import Order, run_shard
+    from fuzz.run import set_threads
+    from targets.protocol import BadInput
+
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     sys.path[:] = order.path
-    torch.set_num_threads(1)
+    set_threads()
 
     def beat() -> None:
         with contextlib.suppress(BlockingIOError):  # nobody has listened for a while: they know that we live
@@ -38,11 +48,10 @@ def main() -> None:
 
     try:
         run_shard(order, beat)
-    except KeyboardInterrupt:
-        return
     except BadInput as error:
         print(" ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class Supervisor:
         running = self.folder.suspend(number)
         if running is not None and running.tries >= TRIES_MAX:
             aside = self.folder.give_up(running)
-            self.session.given_up.append(f"{aside}: {running.tries} workers did not come to its end")
+            self.session.undecided.append(f"{aside}: {running.tries} workers did not come to its end")
         self.bugs.save()
         if self.empty_deaths >= EMPTY_DEATHS_MAX:
             rule = "one that a worker lives with"

@@ -86,13 +86,14 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
-                if crew and dice.random() < 0.5:
+                if crew and dice.random() < 0.75:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(dice.choice(crew), signal.SIGKILL)
                     survey.workers += 1
                     survey.look(out)
                 else:
                     break
+            assert run.returncode != 2, "the campaign is refused: another one may run in its folder"
         finally:
             orphans = children(run.pid)
             run.kill()
