@@ -61,4 +61,10 @@ ADAPTERS = {
         needs=("accelerate",),
         extra="transformers-cb",
     ),
+    "llamacpp": Adapter(
+        what="llama.cpp's server over HTTP: slots, prompt cache, one context or one for each slot, drafts",
+        module="targets.adapters.llamacpp",
+        needs=("xllamacpp",),
+        extra="llamacpp",
+    ),
 }
