@@ -41,6 +41,8 @@ END = tiny_llama.SPECIAL_IDS[1]
 STEP_S = 2.5
 """So long a step waits for the next piece."""
 TIMEOUT_S = 60.0
+NGRAM, DRAFTED_MAX = 2, 6
+"""So many tokens that stood before suggest the next ones, and so many are drafted: small, as prompts and answers are."""
 CONTEXT_ROUND = 256
 """A slot's share of the context is rounded up to a multiple of so many tokens."""
 DRAFTS = {
@@ -278,6 +280,12 @@ def _server(model: Path, settings: Mapping[str, Setting]) -> Any:
     for name in ("cache_ram_mib", "cache_idle_slots", "slot_prompt_similarity"):
         setattr(params, name, settings[name])
     if settings["drafts"] != "none":
+        params.n_batch = max(params.n_batch, (DRAFTED_MAX + 1) * params.n_parallel)  # with less it aborts when it drafts
+        for ngram in (params.speculative.ngram_simple, params.speculative.ngram_map_k, params.speculative.ngram_map_k4v):
+            ngram.size_n, ngram.size_m, ngram.min_hits = NGRAM, DRAFTED_MAX, 1
+        mod = params.speculative.ngram_mod
+        mod.n_match, mod.n_min, mod.n_max = NGRAM, 1, DRAFTED_MAX
+        params.speculative.draft.n_max = DRAFTED_MAX
         kind = getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{DRAFTS[str(settings['drafts'])]}")
         params.speculative.types = [kind]
     if settings["drafts"] == "itself":
