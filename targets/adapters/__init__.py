@@ -67,4 +67,10 @@ ADAPTERS = {
         needs=("xllamacpp",),
         extra="llamacpp",
     ),
+    "openvino": Adapter(
+        what="OpenVINO GenAI's continuous batching, stepped: pages, prefix cache, preemption, prompts in parts, drafts",
+        module="targets.adapters.openvino",
+        needs=("openvino_genai",),
+        extra="openvino",
+    ),
 }
