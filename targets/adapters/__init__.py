@@ -73,4 +73,10 @@ ADAPTERS = {
         needs=("openvino_genai",),
         extra="openvino",
     ),
+    "ctranslate2": Adapter(
+        what="CTranslate2's generator, stepped through its callback: static batches that rows leave, static prompts",
+        module="targets.adapters.ctranslate2",
+        needs=("ctranslate2",),
+        extra="ctranslate2",
+    ),
 }

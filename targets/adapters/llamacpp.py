@@ -212,7 +212,7 @@ class Server:
         if last is not None and answer[-1:] != [last]:
             events.append(self.rows.emit(submission, last, ()))
         reason = Reason.STOP if last is not None else Reason.LENGTH
-        if kind == "limit" and (data["truncated"] or len(answer) < self.rows.live[submission].max_new_tokens):
+        if kind == "limit" and len(answer) < self.rows.live[submission].max_new_tokens:
             reason = Reason.CONTEXT
         return [*events, *self.rows.end(submission, reason)]
 

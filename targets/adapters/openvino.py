@@ -279,6 +279,8 @@ def _pipeline(folder: Path, settings: Mapping[str, Setting]) -> Any:
     scheduler.cache_size = 0
     for name in ("max_num_batched_tokens", "max_num_seqs", "dynamic_split_fuse", "enable_prefix_caching"):
         setattr(scheduler, name, settings[name])
+    if not settings["dynamic_split_fuse"]:  # else the engine refuses, in its first step
+        scheduler.max_num_seqs = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
     exact = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
     properties: dict[str, Any] = dict(exact)
     if settings["drafts"] == "prompt-lookup":
