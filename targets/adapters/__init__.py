@@ -61,4 +61,22 @@ ADAPTERS = {
         needs=("accelerate",),
         extra="transformers-cb",
     ),
+    "llamacpp": Adapter(
+        what="llama.cpp's server over HTTP: slots, prompt cache, one context or one for each slot, drafts",
+        module="targets.adapters.llamacpp",
+        needs=("xllamacpp",),
+        extra="llamacpp",
+    ),
+    "openvino": Adapter(
+        what="OpenVINO GenAI's continuous batching, stepped: pages, prefix cache, preemption, prompts in parts, drafts",
+        module="targets.adapters.openvino",
+        needs=("openvino_genai",),
+        extra="openvino",
+    ),
+    "ctranslate2": Adapter(
+        what="CTranslate2's generator, stepped through its callback: static batches that rows leave, static prompts",
+        module="targets.adapters.ctranslate2",
+        needs=("ctranslate2",),
+        extra="ctranslate2",
+    ),
 }
