@@ -94,7 +94,7 @@ class Hooks:
                 runner.register_message(GONE, self.on_gone, concurrent=True)
         except BadInput as error:
             refuse(error)
-        if not options.get("user_classes"):
+        if not options.get("user_classes") and not isinstance(runner, WorkerRunner):  # a worker has whom its master names
             environment.user_classes[:] = _classes(options)
         if options["shape"] == "none":
             environment.shape_class = None

@@ -73,11 +73,13 @@ def test_a_master_and_a_worker_that_are_started_apart_are_one_run(server: Server
     port = str(free_port())
     words = ("--headless", "--only-summary", "-u", "2", "-r", "2", "-t", "3s", "--no-verify", "--out", str(tmp_path))
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port)
-    master = start_locust(server.url, "--master", "--expect-workers", "1", *bind, *words)
+    noise = ("--noise", "1", "--period", "1")
+    master = start_locust(server.url, "--master", "--expect-workers", "1", *bind, *words, *noise)
     worker = start_locust(server.url, "--worker", "--master-host", "127.0.0.1", "--master-port", port)
     run, share = end_of(master, tmp_path), end_of(worker, tmp_path)
     assert (run.code, share.code) == (0, 0), run.said + share.said
     assert run.load["figures"]["account"]["sent"] == len(heard(tmp_path)) > 0
+    assert "victim in quiet" in run.load["figures"]["users"], "the worker does what the master was told"
 
 
 def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp_path: Path) -> None:
