@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import trio
 
@@ -19,8 +21,8 @@ from stress.recording.over_http import TRIES, OverHttp, store
 from stress.recording.repros import Found, Reproducer, in_turn
 from stress.transcript import Exchange
 
-SUSPECTS_MAX = 50
-"""So many suspects are decided by experiment; more stay undecided."""
+SUSPECTS_S = 120.0
+"""For so long suspects are decided by experiment, one after another; the others stay undecided."""
 VICTIMS_MAX = 3
 """So many wrong responses are looked for at an endpoint that is all there is."""
 
@@ -72,8 +74,10 @@ async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following:
     """Suspects first: what they are decides what is wrong."""
     sent = {name: exchange.sent_s for name, exchange in reproducer.heard.items()}
     opinions = sorted(opinions, key=lambda opinion: sent[opinion.name])
-    for opinion in [each for each in opinions if each.standing is Standing.SUSPECT][:SUSPECTS_MAX]:
-        await reproducer.decide(opinion)
+    until = time.monotonic() + SUSPECTS_S
+    for opinion in opinions:
+        if opinion.standing is Standing.SUSPECT and time.monotonic() < until:
+            await reproducer.decide(opinion, until)
     silent = [
         Opinion(source=source, number=number, outcome="begun", standing=Standing.LOST) for source, number in following.open
     ]

@@ -164,24 +164,28 @@ class Reproducer:
             )
         )
 
-    async def decide(self, opinion: Opinion) -> None:
-        """Lets experiments decide on a suspect, on the shortest window in which it is answered as it was."""
+    async def decide(self, opinion: Opinion, until: float) -> None:
+        """Lets experiments decide on a suspect, on the shortest window in which it is answered as it was.
+
+        Args:
+            until: When it is given up, on the monotonic clock.
+        """
         exchange, judge = self.heard[opinion.name], self.search.judge
         windows = [] if self.account is None else self.account.windows(exchange, self.others)
         for schedule in windows:
             case = judge.case(schedule, await judge.replay(schedule))
             for suspect in suspects(case):
-                asked = case.requests[suspect.submission]
-                if (
-                    case.answers[suspect.submission][: len(exchange.tokens)] != exchange.tokens
-                    or asked.prompt != exchange.request.prompt
-                ):
+                answer = case.answers[suspect.submission]
+                same_prompt = case.requests[suspect.submission].prompt == exchange.request.prompt
+                if not same_prompt or answer[: len(exchange.tokens)] != exchange.tokens:
                     continue
                 report = await judge.drive(decide(case, suspect))
                 if report.verdict is Verdict.FAIL:
                     self.found.kinds[opinion.name] = report.findings[0].kind
                 elif report.refuted:
                     self.found.refuted.add(opinion.name)
+                return
+            if time.monotonic() > until:
                 return
 
 

@@ -28,7 +28,7 @@ from stress.recording.account import recorded
 from stress.transcript import Begun, Exchange, Heard, format_line
 from stress.verify_command import verify as command
 from stress.verifying import verify
-from targets.protocol import Kind, Request
+from targets.protocol import Kind, Request, Setting
 from targets.registry import TargetSpec, build
 from tests.stress.loading import asked
 from tests.stress.visiting import Served, Visit, served
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 CLIENTS = 12
 
 
-def loaded(folder: Path, fault: str | None = None, count: int = 40) -> Verifying:
+def loaded(folder: Path, fault: str | None = None, count: int = 40, settings: dict[str, Setting] | None = None) -> Verifying:
     """A run's folder after a small load of an endpoint, and how it is judged."""
     spec = TargetSpec(faults=() if fault is None else (fault,))
     factory = build(spec)
@@ -54,7 +54,7 @@ def loaded(folder: Path, fault: str | None = None, count: int = 40) -> Verifying
                     )
                     file.write(format_line(Heard(exchange=await exchanged(endpoint, number, requests[number]))))
 
-            async with served(written) as endpoint, trio.open_nursery() as clients:
+            async with served(written, settings) as endpoint, trio.open_nursery() as clients:
                 clients.cancel_scope.deadline = trio.current_time() + 120
                 for first in range(CLIENTS):
                     clients.start_soon(client, endpoint, range(first, count, CLIENTS))
@@ -64,7 +64,7 @@ def loaded(folder: Path, fault: str | None = None, count: int = 40) -> Verifying
         folder=folder,
         spec=spec,
         factory=factory,
-        settings={},
+        settings=settings or {},
         workers=0,
         follow=False,
         quiet_s=1.0,
@@ -148,6 +148,18 @@ def test_a_bug_is_found_in_the_clients_own_timeline_where_there_is_no_account(tm
     asked = replace(loaded(tmp_path, "stale-length"), account=None)
     verdicts = verify(asked)
     assert (Kind.LEAK, "timeline") in [(found.kind, found.by) for found in verdicts.repros]
+
+
+def test_in_float32_a_suspect_is_convicted_by_an_experiment_or_by_nobody(tmp_path: Path) -> None:
+    asked = loaded(tmp_path, "stale-length", 10, {"dtype": "float32"})
+    doubted = verify(replace(asked, repros_max=0))
+    assert (doubted.worst, doubted.wrong) == (Verdict.UNKNOWN, 0)
+    assert doubted.unjudged == doubted.suspects > 0
+    decided = verify(asked)
+    assert decided.worst is Verdict.FAIL
+    assert decided.wrong > 0
+    assert decided.wrong + decided.unjudged + decided.refuted == decided.suspects == doubted.suspects
+    assert set(decided.kinds) <= {Kind.LEAK, Kind.INTERFERENCE}
 
 
 def test_a_request_of_which_nothing_was_heard_is_lost(clean: Verifying, tmp_path: Path) -> None:
