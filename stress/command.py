@@ -75,7 +75,7 @@ def serve(
     spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
     factory = build(spec)
     settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})
-    api_key = None if api_key_file is None else _key(api_key_file)
+    api_key = None if api_key_file is None else read_key(api_key_file)
     with contextlib.nullcontext(factory) if record is None else recorded(factory, record) as served:
         return serve_forever(
             Serving(
@@ -102,7 +102,7 @@ def stress(words: tuple[str, ...]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "locust", "-f", str(locustfile), *words])
 
 
-def _key(path: Path) -> str:
+def read_key(path: Path) -> str:
     """The key in a file, without what is blank around it."""
     try:
         key = path.read_text(encoding="ascii").strip()
