@@ -54,6 +54,7 @@ class Apart:
             os.set_blocking(fd, False)
         self._open = [self._lifeline, self._beats, self._output]
         self._printed = bytearray()
+        self._bytes = 0
         self.beats = 0
 
     @property
@@ -83,6 +84,11 @@ class Apart:
         """What it printed last."""
         return self._printed.decode(errors="replace")
 
+    def output_since(self, count: int) -> tuple[bytes, int]:
+        """What it printed after so many bytes, as far as it is kept; and how many there are by now."""
+        kept = bytes(self._printed)
+        return kept[max(0, len(kept) - (self._bytes - count)) :] if self._bytes > count else b"", self._bytes
+
     def last_words(self) -> tuple[str, ...]:
         """The last lines that it printed."""
         lines = [line.strip()[:200] for line in self.output().splitlines() if line.strip()]
@@ -105,7 +111,9 @@ class Apart:
         """Takes in beats and output, as much as there is."""
         if self._open:
             self.beats += len(_read(self._beats))
-            self._printed += _read(self._output)
+            said = _read(self._output)
+            self._bytes += len(said)
+            self._printed += said
             del self._printed[:-OUTPUT_BYTES_MAX]
 
 

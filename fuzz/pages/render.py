@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 
 import jinja2
 
 
-def render(template: str, **shown: object) -> str:
+def render(template: str, folder: Path | None = None, /, **shown: object) -> str:
     """A page, or a fragment of one.
 
     Args:
-        template: A file in `templates`.
+        template: A file in `templates`, or in `folder`, which comes first.
     """
-    return _environment().get_template(template).render(**shown)
+    return _environment(folder).get_template(template).render(**shown)
 
 
-def _environment() -> jinja2.Environment:
+@functools.cache
+def _environment(folder: Path | None) -> jinja2.Environment:
+    folders = [Path(__file__).parent / "templates"]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(folders if folder is None else [folder, *folders]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
