@@ -30,6 +30,7 @@ from targets.protocol import (
     Counted,
     Event,
     Knob,
+    Prefilled,
     Reason,
     Refused,
     Request,
@@ -195,8 +196,13 @@ class Generator:
             events += self._begin()
         self.counts["batches_at_once"] += len(self.batches) > 1
         for batch in self.batches:
+            echoed = [row.echoed for row in batch.rows]
             for submission, token, likely in batch.advance():
                 events += self._heard(submission, token, likely)
+            for row, before in zip(batch.rows, echoed, strict=True):
+                if row.echoed < before and row.submission in self.rows.live:
+                    prompt = self.rows.live[row.submission].prompt
+                    events.append(Prefilled(row.submission, len(prompt) - row.echoed))
         for batch in [batch for batch in self.batches if batch.over]:
             self.batches.remove(batch)
             lost = [row.submission for row in batch.rows if row.submission in self.rows.live]
