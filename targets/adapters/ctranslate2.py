@@ -142,7 +142,7 @@ class Batch:
             self._came.release()
             self._go.acquire()
         self._step = result.step
-        row = self.rows[result.batch_id]
+        row = self.rows[int(result.batch_id)]
         answer, stops = row.hear(int(result.token_id))
         if answer:
             self.told.append((row.submission, result.token_id, result.log_prob))
