@@ -42,9 +42,9 @@ main.add_command(bench)
     "--hang-seconds", type=Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
-@click.option("--workers", hidden=True)
+@click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
+@click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
 @click.option("--python", hidden=True)
-@click.option("--resume", is_flag=True, hidden=True)
 def run(
     target: str,
     model: str | None,
@@ -60,6 +60,8 @@ def run(
     in_process: bool,
     hang_seconds: float | None,
     sanitize: bool,
+    workers: int | None,
+    resume: bool,
     **later: Any,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
@@ -75,6 +77,8 @@ def run(
     factory = build(spec)
     if sanitize and not factory.control.tags:
         raise bad("--sanitize", "left out for a target that keeps no shadow tags", target)
+    if hang_seconds is not None and (in_process or ":" not in target):
+        raise bad("--hang-seconds", "left out for a target that is played in this process", f"{hang_seconds:g}")
     flags = {"dtype": dtype, "device": device, "sanitize": str(True) if sanitize else None}
     settings = read_settings(factory.knobs, sets, flags)
     check_file(json_path)
@@ -93,7 +97,11 @@ def run(
         in_process=in_process,
         patience=Patience(hang_seconds),
     )
-    return run_search(asked)
+    if workers is None and not resume:
+        return run_search(asked)
+    from fuzz.campaign.command import run_campaign
+
+    return run_campaign(asked, workers or 1, resume, seed)
 
 
 @main.command()
@@ -146,15 +154,16 @@ def replay(
 @main.command()
 @click.argument("path", metavar="REPRO", type=click.Path(path_type=Path))
 @click.option("--target", "own", help="The package.module:factory that the repro may import.")
-@click.option("--html", hidden=True)
+@click.option("--html", type=click.Path(path_type=Path), help="Write it as a page as well: one file that opens offline.")
 @click.option(
     "--script", type=click.Path(path_type=Path), help="Write a program of its own that shows it, of a real engine."
 )
-def explain(path: Path, own: str | None, script: Path | None, **later: Any) -> int:
+def explain(path: Path, own: str | None, html: Path | None, script: Path | None, **later: Any) -> int:
     """Explain a stored failure: what proves it, where it began, and what it probably is."""
     refuse(later)
+    check_file(html, "--html")
     from fuzz.conductor import run_trio
-    from fuzz.explain import explain as explain_repro
+    from fuzz.explain import fixed, study, told
     from fuzz.replaying import Replayer
     from fuzz.run import set_threads
 
@@ -170,11 +179,51 @@ def explain(path: Path, own: str | None, script: Path | None, **later: Any) -> i
     replayer = Replayer(own)
     repro, factory = replayer.open(path)
     try:
-        explanation = run_trio(explain_repro, replayer.judge(repro.target, factory), repro, path)
+        studied = run_trio(study, replayer.judge(repro.target, factory), repro)
     finally:
         replayer.close()
-    click.echo(explanation.text)
-    return 0 if explanation.fails else 1
+    click.echo(fixed(repro, path) if studied is None else told(studied, path))
+    if studied is not None and html is not None:
+        from fuzz.pages.failure import failure_page
+        from fuzz.repro import write_atomically
+
+        write_atomically(html, failure_page(studied, path).encode())
+    return 1 if studied is None else 0
+
+
+@main.command()
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--target", "own", help="The package.module:factory that the campaign may import.")
+@click.option("--html", type=click.Path(path_type=Path), help="The page to write.  [default: report.html in OUT]")
+@click.option("--junit", "junit_path", type=click.Path(path_type=Path), help="Write JUnit's XML: a test for each signature.")
+@click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write a summary in Markdown.")
+def report(out: Path, own: str | None, html: Path | None, junit_path: Path | None, markdown_path: Path | None) -> int:
+    """Write the page of a campaign, also while it runs: OUT is what `run --workers` was given as --out.
+
+    Exits as its last session did: 0 nothing wrong, 1 something found, 3 undecided.
+    """
+    from fuzz.campaign.folder import Folder
+    from fuzz.pages.campaign import write_page
+    from fuzz.pages.summaries import COLOURS, junit, markdown
+    from fuzz.report import EXIT_CODES
+    from fuzz.repro import write_atomically
+    from targets.registry import build
+
+    for option, path in (("--html", html), ("--junit", junit_path), ("--markdown", markdown_path)):
+        check_file(path, option)
+    folder = Folder(out)
+    campaign = folder.begun()
+    if campaign is None or not campaign.sessions:
+        raise bad("OUT", "the folder of a campaign", out)
+    ours = ":" not in campaign.target.target or campaign.target.target == own
+    page = html or out / "report.html"
+    state = write_page(folder, build(campaign.target) if ours else None, page)
+    if junit_path is not None:
+        write_atomically(junit_path, junit(state))
+    if markdown_path is not None:
+        write_atomically(markdown_path, markdown(state).encode())
+    click.echo(f"{COLOURS[state.verdict]}\npage: {page}")
+    return EXIT_CODES[state.verdict]
 
 
 @main.command()

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import trio
 
-from targets.protocol import Crashed, Emitted, Event, Reason, Request, Target
+from targets.protocol import Crashed, Emitted, Event, Reason, Request, Target, place
 
 RAISED = (Exception, SystemExit)
 """What a target may raise without ending more than its replay."""
 STREAM_EVENTS_MAX = 16
 """As many events a client's stream holds before the client must hear them."""
+
+
+_OURS = str(Path(__file__).parent)
 
 
 class Actor:
@@ -88,19 +92,24 @@ class Client:
         try:
             self.reply = self.target.submit(self.submission, self.request)
         except RAISED as error:  # whatever the target raises is a finding
-            self.reply = [Crashed("submit", sentence(error), (self.submission,))]
+            self.reply = [crashed("submit", error, (self.submission,))]
 
     def give_up(self, reason: Reason) -> None:
         """Cancels its request."""
         try:
             self.reply = self.target.cancel(self.submission, reason)
         except RAISED as error:  # whatever the target raises is a finding
-            self.reply = [Crashed("cancel", sentence(error), (self.submission,))]
+            self.reply = [crashed("cancel", error, (self.submission,))]
 
     def hear(self) -> None:
         """Takes its stream in, as far as it has come."""
         self.heard += sum(isinstance(event, Emitted) for event in self.unheard)
         self.unheard.clear()
+
+
+def crashed(doing: str, error: BaseException, submissions: tuple[int, ...]) -> Crashed:
+    """The event for what a target raised while it did something for these submissions."""
+    return Crashed(doing, sentence(error), submissions, at=place(error, _OURS))
 
 
 def sentence(error: BaseException) -> str:

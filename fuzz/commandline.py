@@ -14,13 +14,10 @@ from typing import Any
 
 import click
 
-COMMANDS = "slotfuzz.commands"
-"""The entry-point group in which the commands of higher floors are registered."""
+COMMANDS, BENCHES = "slotfuzz.commands", "slotfuzz.benches"
+"""The entry-point groups in which the commands of higher floors are registered, and those under `bench`."""
 NOT_YET = {
-    "workers": "more than one worker",
     "python": "engines in another interpreter",
-    "resume": "going on with an interrupted campaign",
-    "html": "an explanation as a page",
     "script": "a failure as a script of its own",
 }
 
@@ -70,18 +67,26 @@ class Root(Group):
     Nothing here imports upwards: a command is looked up by name, and loaded only when it is asked for.
     """
 
+    entry_points = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name."""
-        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
+        return sorted({*super().list_commands(ctx), *entry_points(group=self.entry_points).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by name; None where there is none."""
         own = super().get_command(ctx, cmd_name)
         if own is None:
-            for found in entry_points(group=COMMANDS, name=cmd_name):
+            for found in entry_points(group=self.entry_points, name=cmd_name):
                 command: click.Command = found.load()
                 return command
         return own
+
+
+class Benches(Root):
+    """The group of all benches, found in the same way."""
+
+    entry_points = BENCHES
 
 
 class Number(click.ParamType[Any]):
@@ -97,7 +102,7 @@ class Number(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Reads what was typed; raises BadInput."""
         option = "number" if param is None else param.opts[0]
-        rule = f"a {'whole ' if self.kind is int else ''}number in {self.low:,g}..{self.high:,g}"
+        rule = f"a {'whole ' if self.kind is int else ''}number in {_plain(self.low)}..{_plain(self.high)}"
         try:
             number = self.kind(value)
         except (TypeError, ValueError) as error:
@@ -105,6 +110,10 @@ class Number(click.ParamType[Any]):
         if not self.low <= number <= self.high:
             raise bad(option, rule, value)
         return number
+
+
+def _plain(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
 def refuse(later: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args
 import trio
 from trio.testing import MockClock
 
-from fuzz.clients import RAISED, STREAM_EVENTS_MAX, Client, sentence, troupe
+from fuzz.clients import RAISED, STREAM_EVENTS_MAX, Client, crashed, troupe
 from targets.protocol import (
     Admitted,
     Asked,
@@ -88,7 +88,7 @@ async def play(
     except BadInput:
         raise
     except RAISED as error:  # whatever the target raises is a finding
-        return (Crashed("open", sentence(error), ()),)
+        return (crashed("open", error, ()),)
     conductor = Conductor(target, schedule, audits=audits and factory.control.audit)
     if watch is not None:
         conductor.target = watch(conductor)
@@ -249,7 +249,7 @@ class Conductor:
 
     def crash(self, doing: str, error: BaseException) -> Crashed:
         """The event for what the target raised, with everyone who was waiting then."""
-        return Crashed(doing, sentence(error), tuple(client.submission for client in self.clients if client.live))
+        return crashed(doing, error, tuple(client.submission for client in self.clients if client.live))
 
     def give_up_if_stuck(self, everyone: bool, before: int) -> None:
         """Ends the replay where requests wait and none of them moves, or where one gets tokens for ever.

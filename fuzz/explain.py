@@ -81,27 +81,55 @@ async def diagnose(judge: Judge, schedule: Schedule, finding: Finding, trace: Tr
     return Diagnosis(located, outcomes, match(clues))
 
 
-async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
-    """Replays a stored failure and tells what is known of it."""
+@dataclass(frozen=True)
+class Study:
+    """A stored failure that is still there, and all that is known of it."""
+
+    repro: Repro
+    finding: Finding
+    trace: Trace
+    diagnosis: Diagnosis
+    cells: CellTable
+
+
+async def study(judge: Judge, repro: Repro) -> Study | None:
+    """Replays a stored failure and looks into it; None where it is fixed."""
     schedule, wanted = repro.schedule, repro.finding
     trace = await judge.replay(schedule)
     now = await judge.same(schedule, wanted.kind, wanted.check)
-    again = replay_command(repro.target, path)
     if now is None:
-        return Explanation(f"FIXED   {path}: the {wanted.kind} that it stored is not found any more\n\n  {again}", False)
+        return None
     finding = wanted if digest(trace) == repro.trace_digest else now
     diagnosis = await diagnose(judge, schedule, finding, trace)
+    return Study(repro, finding, trace, diagnosis, await _cells(judge, schedule, finding, trace))
+
+
+async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
+    """Replays a stored failure and tells what is known of it."""
+    studied = await study(judge, repro)
+    return Explanation(fixed(repro, path), False) if studied is None else Explanation(told(studied, path), True)
+
+
+def fixed(repro: Repro, path: Path) -> str:
+    """What there is to say of a failure that is not there any more."""
+    again = replay_command(repro.target, path)
+    return f"FIXED   {path}: the {repro.finding.kind} that it stored is not found any more\n\n  {again}"
+
+
+def told(study: Study, path: Path) -> str:
+    """A study in prose."""
+    finding, diagnosis = study.finding, study.diagnosis
     parts = [
-        _headline(finding),
-        _section("The smallest schedule", format_schedule(schedule).splitlines()),
+        headline(finding),
+        _section("The smallest schedule", format_schedule(study.repro.schedule).splitlines()),
         _section("What proves it", _bullets(finding.evidence or [finding.what])),
         _section("Where it began", _where(diagnosis.located)),
-        _section(f"The cells of {_who(finding)}, step by step", _table(await _cells(judge, schedule, finding, trace))),
+        _section(f"The cells of {_who(finding)}, step by step", _table(study.cells)),
         _section("Narrowing it down", _bullets([f"{step.name}: {step.sentence}" for step in diagnosis.outcomes])),
         _section("What it looks like", _symptom(diagnosis.symptom)),
-        f"Replay it, and again once it is fixed:\n\n  {again}",
+        f"Replay it, and again once it is fixed:\n\n  {replay_command(study.repro.target, path)}",
     ]
-    return Explanation("\n\n".join(part for part in parts if part), True)
+    return "\n\n".join(part for part in parts if part)
 
 
 async def _cells(judge: Judge, schedule: Schedule, finding: Finding, trace: Trace) -> CellTable:
@@ -128,7 +156,8 @@ async def _cells(judge: Judge, schedule: Schedule, finding: Finding, trace: Trac
     return CellTable(here.steps, alone.steps)
 
 
-def _headline(finding: Finding) -> str:
+def headline(finding: Finding) -> str:
+    """What is wrong, in a sentence or two."""
     text = f"{finding.kind}: {_BROKEN.get(finding.kind, '')}{finding.what}."
     if finding.expected is not None and finding.actual is not None:
         got = f"Token {finding.position} of its answer is {finding.actual}"

@@ -67,6 +67,15 @@ class Found:
     after_s: float
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A small schedule's failure with every experiment made; the fields are those of `Failure`."""
+
+    signature: str
+    finding: Finding
+    trace_digest: str
+
+
 class FollowUp:
     """Follows up findings of one judge.
 
@@ -123,24 +132,35 @@ class FollowUp:
             evaluations = shrunk.evaluations
             shrunk = await shrink(whole, shrunk.finding, knobs, self.settings, evaluate)
         shrink_s = self.clock() - started
-        judgement = await self.judge.judge(shrunk.schedule, {*self.checks, finding.check}, thorough=True)
-        last = await self._same(judgement, finding, site)
+        last = await self.examined(shrunk.schedule, finding, site)
         if last is None:
             return None
-        fired = mechanisms(shrunk.schedule, judgement.trace)
-        events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
         return Failure(
-            signature=signature(finding, site or events or "plain"),
+            signature=last.signature,
             site=site,
             schedule=shrunk.schedule,
             first=finding,
-            finding=await self._in_full(judgement, last),
+            finding=last.finding,
             evaluations=evaluations + shrunk.evaluations,
             minimal=shrunk.minimal,
-            trace_digest=digest(judgement.trace),
+            trace_digest=last.trace_digest,
             found_after=found.after,
             found_after_s=found.after_s,
             shrink_s=shrink_s,
+        )
+
+    async def examined(self, schedule: Schedule, finding: Finding, site: str) -> Examined | None:
+        """All that can be said of a schedule that is small; None where it does not fail like this finding."""
+        judgement = await self.judge.judge(schedule, {*self.checks, finding.check}, thorough=True)
+        last = await self._same(judgement, finding, site)
+        if last is None:
+            return None
+        fired = mechanisms(schedule, judgement.trace)
+        events = " ".join(name for name in sorted(fired) if fired[name] and name not in INCIDENTAL)
+        return Examined(
+            signature=signature(finding, site or events or "plain"),
+            finding=await self._in_full(judgement, last),
+            trace_digest=digest(judgement.trace),
         )
 
     async def _same(self, judgement: Judgement, finding: Finding, site: str) -> Finding | None:

@@ -10,12 +10,11 @@ import msgspec
 
 from fuzz.coverage import Figures
 from fuzz.feasible import SIZES
-from fuzz.judge import Judge
 from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
 from fuzz.search import Tally
 from oracle.finding import Finding, Verdict
-from targets.protocol import Knob, Setting, format_schedule, submissions, with_defaults
+from targets.protocol import Control, Knob, Setting, format_schedule, submissions, with_defaults
 from targets.registry import TargetSpec
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
@@ -83,11 +82,15 @@ def format_settings(knobs: tuple[Knob, ...], settings: Mapping[str, Setting]) ->
     return "\n".join(lines)
 
 
-def format_tally(tally: Tally, judge: Judge) -> str:
-    """The totals of a run, and what it never exercised."""
+def format_tally(tally: Tally, control: Control, share_outside: float | None, verdict: Verdict) -> str:
+    """The totals of a run on a target with this control, and what it never exercised.
+
+    Args:
+        share_outside: Of the time, what was not spent in forwards; None where they are out of reach.
+    """
     report = tally.report
     speed = tally.tokens_checked / tally.seconds if tally.seconds else 0.0
-    where = f", {judge.share_outside(tally.seconds):.0%} of the time outside forwards" if judge.sees_forwards else ""
+    where = "" if share_outside is None else f", {share_outside:.0%} of the time outside forwards"
     lines = [
         f"{tally.schedules} schedules, {tally.tokens_checked} tokens checked in {tally.seconds:.1f} s "
         f"({speed:.0f} a second{where})",
@@ -100,7 +103,7 @@ def format_tally(tally: Tally, judge: Judge) -> str:
             f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
             f"{report.poisoned_undecided} undecided"
         )
-    idle = [name for name in _counted(tally, possible(judge.factory.control)) if not tally.mechanisms[name]]
+    idle = [name for name in _counted(tally, possible(control)) if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
     lines.append("life-cycle events: " + "; ".join(format_grams(size, tally.coverage.figures(size)) for size in SIZES))
@@ -109,9 +112,9 @@ def format_tally(tally: Tally, judge: Judge) -> str:
     lines += [f"undecided: {sentence}" for sentence in tally.unknown[:3]]
     lines += [f"unstable: {sentence}" for sentence in tally.unstable[:3]]
     lines += [f"a check crashed: {sentence}" for sentence in tally.crashed_checks[:3]]
-    if tally.verdict is Verdict.PASS and tally.schedules:
+    if verdict is Verdict.PASS and tally.schedules:
         lines.append(
-            f"nothing found: with 95% confidence at most {_failing_share_max(tally):.2g} of such schedules fail (3/n)"
+            f"nothing found: with 95% confidence at most {failing_share_max(tally):.2g} of such schedules fail (3/n)"
         )
     return "\n".join(lines)
 
@@ -130,61 +133,64 @@ def _counted(tally: Tally, any_target: Sequence[str] = MECHANISMS) -> list[str]:
     return [*any_target, *sorted(tally.mechanisms.keys() - set(MECHANISMS))]
 
 
-def as_json(tally: Tally, judge: Judge, seed: int, rounding_bound: float, repros: Mapping[Path, Repro]) -> bytes:
-    """The run as JSON, in the fields that the documentation names."""
+def as_json(fields: Mapping[str, object]) -> bytes:
+    """What a run comes to, as JSON."""
+    return msgspec.json.format(msgspec.json.encode(fields), indent=1)
+
+
+def totals(tally: Tally, meters: tuple[float, float], seed: int, bound: float, verdict: Verdict) -> dict[str, object]:
+    """The totals of a run, in the fields that the documentation names.
+
+    Args:
+        meters: Seconds in the target's forwards, and in the reference's.
+        bound: The rounding bound.
+    """
     report = tally.report
-    findings = []
-    for path, repro in repros.items():
-        requests, ops, prompt, new = sizes(repro)
-        findings.append(
-            {
-                "id": repro.id,
-                "signature": repro.signature,
-                "kind": repro.finding.kind,
-                "check": repro.finding.check,
-                "requests": requests,
-                "ops": ops,
-                "prompt_tokens": prompt,
-                "new_tokens": new,
-                "evaluations": repro.evaluations,
-                "minimal": repro.minimal,
-                "repro": str(path),
-            }
-        )
-    return msgspec.json.format(
-        msgspec.json.encode(
-            {
-                "verdict": tally.verdict.name,
-                "seed": seed,
-                "rounding_bound": rounding_bound,
-                "schedules": tally.schedules,
-                "failing": tally.failing,
-                "tokens_checked": tally.tokens_checked,
-                "seconds": tally.seconds,
-                "seconds_in_target_forwards": judge.target_meter.seconds,
-                "seconds_in_reference_forwards": judge.reference_meter.seconds,
-                "mechanisms": {name: tally.mechanisms[name] for name in _counted(tally)},
-                "grams": {str(size): tally.coverage.figures(size) for size in SIZES},
-                "suspects": report.suspects,
-                "refuted": report.refuted,
-                "unknown": len(tally.unknown),
-                "pairs": report.pairs,
-                "undecided_pairs": report.pairs_undecided,
-                "cells": report.cells,
-                "poisoned": report.poisoned,
-                "undecided_poisoned": report.poisoned_undecided,
-                "unstable": tally.unstable,
-                "crashed_checks": tally.crashed_checks,
-                "failing_share_max_95": _failing_share_max(tally) if tally.verdict is Verdict.PASS else None,
-                "first_found_after": min((failure.found_after for failure in tally.failures), default=None),
-                "findings": findings,
-            }
-        ),
-        indent=1,
-    )
+    return {
+        "verdict": verdict.name,
+        "seed": seed,
+        "rounding_bound": bound,
+        "schedules": tally.schedules,
+        "failing": tally.failing,
+        "tokens_checked": tally.tokens_checked,
+        "seconds": tally.seconds,
+        "seconds_in_target_forwards": meters[0],
+        "seconds_in_reference_forwards": meters[1],
+        "mechanisms": {name: tally.mechanisms[name] for name in _counted(tally)},
+        "grams": {str(size): tally.coverage.figures(size) for size in SIZES},
+        "suspects": report.suspects,
+        "refuted": report.refuted,
+        "unknown": len(tally.unknown),
+        "pairs": report.pairs,
+        "undecided_pairs": report.pairs_undecided,
+        "cells": report.cells,
+        "poisoned": report.poisoned,
+        "undecided_poisoned": report.poisoned_undecided,
+        "unstable": tally.unstable,
+        "crashed_checks": tally.crashed_checks,
+        "failing_share_max_95": failing_share_max(tally) if verdict is Verdict.PASS else None,
+    }
 
 
-def _failing_share_max(tally: Tally) -> float:
+def finding_fields(path: Path, repro: Repro) -> dict[str, object]:
+    """A stored failure, in the fields that the documentation names."""
+    requests, ops, prompt, new = sizes(repro)
+    return {
+        "id": repro.id,
+        "signature": repro.signature,
+        "kind": repro.finding.kind,
+        "check": repro.finding.check,
+        "requests": requests,
+        "ops": ops,
+        "prompt_tokens": prompt,
+        "new_tokens": new,
+        "evaluations": repro.evaluations,
+        "minimal": repro.minimal,
+        "repro": str(path),
+    }
+
+
+def failing_share_max(tally: Tally) -> float:
     """Upper end, with 95% confidence, of the share of failing schedules where none of n failed: 3/n."""
     return min(1.0, 3 / tally.schedules) if tally.schedules else 1.0
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,7 +15,17 @@ from torch import nn
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
 from fuzz.followup import Failure
-from fuzz.report import EXIT_CODES, as_json, format_repro, format_settings, format_tally, replay_command
+from fuzz.fresh import Afresh, Manner
+from fuzz.report import (
+    EXIT_CODES,
+    as_json,
+    finding_fields,
+    format_repro,
+    format_settings,
+    format_tally,
+    replay_command,
+    totals,
+)
 from fuzz.search import Limits, Search, Tally
 from fuzz.stage import Stage
 from fuzz.worker import Patience, stage_for
@@ -48,7 +55,7 @@ class Run:
 
 def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
-    _announce(asked)
+    announce(asked)
     stage = stage_for(asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json")
     search = Search(
         asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure), stage=stage
@@ -58,10 +65,10 @@ def run(asked: Run) -> int:
         reference = search.judge.reference(asked.settings)
         rounding = f"rounding: in {reference.precision}, logits may differ by {reference.bound:.3g}"
         asked.console.print(rounding, markup=False, highlight=False)
-        search.tally.mute = not _is_reactive(asked, reference.network)
-        with _progress(asked) as progress:
-            task = progress.add_task("", total=asked.limits.schedules, found=0)
-            search.on_schedule = lambda tally: progress.update(task, completed=tally.schedules, found=len(asked.failures))
+        search.tally.mute = not is_reactive(asked, reference.network)
+        with progress(asked) as bar:
+            task = bar.add_task("", total=asked.limits.schedules, found=0)
+            search.on_schedule = lambda tally: bar.update(task, completed=tally.schedules, found=len(asked.failures))
             run_trio(search.run)
     except KeyboardInterrupt:
         interrupted = True
@@ -76,11 +83,15 @@ def run(asked: Run) -> int:
     for path, repro in stored.items():
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
         asked.console.print()
-    asked.console.print(format_tally(search.tally, search.judge), markup=False, highlight=False)
+    judge, tally = search.judge, search.tally
+    outside = judge.share_outside(tally.seconds) if judge.sees_forwards else None
+    asked.console.print(format_tally(tally, asked.factory.control, outside, tally.verdict), markup=False, highlight=False)
     if asked.json is not None:
-        repros.write_atomically(
-            asked.json, as_json(search.tally, search.judge, asked.seed, search.judge.reference(asked.settings).bound, stored)
-        )
+        meters = judge.target_meter.seconds, judge.reference_meter.seconds
+        fields = totals(tally, meters, asked.seed, judge.reference(asked.settings).bound, tally.verdict)
+        fields["first_found_after"] = min((failure.found_after for failure in tally.failures), default=None)
+        fields["findings"] = [finding_fields(path, repro) for path, repro in stored.items()]
+        repros.write_atomically(asked.json, as_json(fields))
     _next_command(asked, stored, "stopped; what was found is kept" if interrupted else "", asked.seed + 1)
     return EXIT_CODES[search.tally.verdict]
 
@@ -93,7 +104,7 @@ def _put_away(asked: Run, stage: Stage, existed: bool) -> None:
         _remove_if_empty(_found(asked), _found(asked).parent, *(() if existed else (asked.out,)))
 
 
-def _announce(asked: Run) -> None:
+def announce(asked: Run) -> None:
     """Seed, target and every setting, before anything starts."""
     limits = [
         f"{limit} {unit}"
@@ -109,7 +120,7 @@ def _announce(asked: Run) -> None:
     asked.console.print("\n".join(lines), markup=False, highlight=False)
 
 
-def _is_reactive(asked: Run, network: nn.Module) -> bool:
+def is_reactive(asked: Run, network: nn.Module) -> bool:
     """The reactivity gate: a model that answers the same whatever it is asked cannot convict anybody."""
     large = sum(weight.numel() for weight in network.parameters()) > _LARGE_WEIGHTS
     changed, tried = reactivity(network, asked.factory.vocabulary, 12, 8 if large else 16)
@@ -123,7 +134,8 @@ def _is_reactive(asked: Run, network: nn.Module) -> bool:
     return enough
 
 
-def _progress(asked: Run) -> Progress:
+def progress(asked: Run) -> Progress:
+    """A line that moves, on a terminal."""
     return Progress(
         SpinnerColumn(),
         BarColumn(bar_width=24),
@@ -162,23 +174,19 @@ def _stored(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
 def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     """Replays every failure in a fresh process, and stores in `repros/` those that fail there too, bit for bit."""
     stored: dict[Path, repros.Repro] = {}
-    paths = [path for path, _ in asked.failures]
-    outcomes = _found(asked) / "outcomes.json"
-    own = ["--target", asked.spec.target] if ":" in asked.spec.target else []
-    own += ["--in-process"] if asked.in_process else ["--hang-seconds", f"{asked.patience.limit_s:.3f}"]
-    command = [sys.executable, "-P", "-m", "fuzz", "replay", *own, "--json", str(outcomes), *map(str, paths)]
-    subprocess.run(command, capture_output=True, check=False)
-    heard = {}
-    if outcomes.is_file():
-        heard = {row["repro"]: row for row in msgspec.json.decode(outcomes.read_bytes())}
-        outcomes.unlink()
+    manner = Manner(asked.spec, asked.in_process, None if asked.in_process else asked.patience.limit_s)
+    afresh = Afresh([path for path, _ in asked.failures], manner, _found(asked) / "outcomes.json")
+    try:
+        heard = afresh.wait()
+    finally:
+        afresh.end()
     for path, repro in asked.failures:
-        row = heard.get(str(path), {})
-        if row.get("outcome") == "FAILED" and (row.get("same_bits") or not asked.factory.control.stepped):
+        told = heard.get(path)
+        if told is not None and told.outcome == "FAILED" and (told.same_bits or not asked.factory.control.stepped):
             stored[repros.save(repro, asked.out / "repros")] = repro
             path.unlink(missing_ok=True)
         else:
-            tally.unstable.append(f"{path} gives {row.get('outcome', 'nothing')} in a fresh process")
+            tally.unstable.append(f"{path} gives {told.outcome if told else 'nothing'} in a fresh process")
             tally.failures = [failure for failure in tally.failures if failure.schedule != repro.schedule]
     if len(stored) == len(asked.failures):
         _remove_if_empty(_found(asked), _found(asked).parent)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -74,6 +75,33 @@ class Limits:
     seconds: float | None = None
 
 
+class Witness(Protocol):
+    """Looks on while a search goes on: what it writes down outlives the search."""
+
+    def begins(self, schedule: Schedule) -> None:
+        """A schedule is about to be judged."""
+
+    def shows(self, signature: str) -> bool:
+        """A finding has this signature; whether somebody else has followed it up, so that this search need not."""
+
+    def settled(self) -> None:
+        """All that was wrong with the schedule that began last has been followed up."""
+
+
+class Nobody:
+    """Nobody looks on."""
+
+    def begins(self, schedule: Schedule) -> None:
+        """As `Witness.begins`."""
+
+    def shows(self, signature: str) -> bool:
+        """As `Witness.shows`."""
+        return False
+
+    def settled(self) -> None:
+        """As `Witness.settled`."""
+
+
 def drawn(space: Space, seed: int) -> Iterator[Schedule]:
     """Endless schedules for a target with this space, as a run draws them."""
     return batches(schedules(space), seed)
@@ -99,6 +127,7 @@ class Search:
         stage: Stage | None = None,
         draw: Callable[[Space, int], Iterator[Schedule]] = drawn,
         clock: Callable[[], float] = time.perf_counter,
+        witness: Witness | None = None,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -109,6 +138,7 @@ class Search:
         self.checks = checks
         self.draw = draw
         self.clock = clock
+        self.witness = witness or Nobody()
         self.judge = Judge(factory, stage)
         self.tally = Tally(
             sanitized=bool(self.settings.get("sanitize")), coverage=Coverage(cycles_of(factory, self.settings))
@@ -144,6 +174,7 @@ class Search:
     async def one(self, schedule: Schedule) -> None:
         """Judges one schedule and follows up what is wrong with it."""
         tally = self.tally
+        self.witness.begins(schedule)
         judgement = await self.judge.judge(schedule, self.checks)
         tally.schedules += 1
         found = Found(schedule, tally.schedules, self.clock() - self.started)
@@ -159,6 +190,7 @@ class Search:
             findings = await self.stable(judgement, findings)
         for finding in findings:
             await self.follow_up(judgement, finding, found)
+        self.witness.settled()
 
     def _is_looked_at(self, finding: Finding) -> bool:
         """Whether a finding's site is looked for: the first ones of a kind and check, then one in so many."""
@@ -186,7 +218,7 @@ class Search:
     async def follow_up(self, judgement: Judgement, finding: Finding, found: Found) -> None:
         """Shrinks one finding and reports it, unless its like were shrunk before or its signature is known."""
         site = await self.follow.site(judgement, finding)
-        if site and any(known.signature == signature(finding, site) for known in self.tally.failures):
+        if site and self._is_known(signature(finding, site)):
             return
         self._seen[finding.kind, finding.check, site] += 1
         if self._seen[finding.kind, finding.check, site] > SHRINKS_EACH:
@@ -194,6 +226,11 @@ class Search:
         failure = await self.follow.failure(finding, site, found)
         if failure is None:
             self.tally.unstable.append("the minimal schedule of a failure passes when it is judged again")
-        elif not any(failure.is_like(known) for known in self.tally.failures):
+        elif not self._is_known(failure.signature) and not any(map(failure.is_like, self.tally.failures)):
             self.tally.failures.append(failure)
             self.on_failure(failure)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a failure of this signature has been followed up, by this search or by another one."""
+        elsewhere = self.witness.shows(name)
+        return elsewhere or any(known.signature == name for known in self.tally.failures)

@@ -14,6 +14,7 @@ import msgspec
 
 from fuzz.edits import (
     apart,
+    brief,
     decisive,
     drop_request,
     ends,
@@ -41,6 +42,7 @@ from fuzz.smaller import (
     lowered,
     numbers,
     pressed,
+    remainders,
     shorter,
     tighter,
 )
@@ -112,6 +114,7 @@ class _Shrinker:
         self.best = schedule
         self.finding = finding
         self.numbers = numbers(knobs, fixed)
+        self.counts = numbers(knobs, ())
         self.fixed = fixed
         self.evaluate = evaluate
         self.evaluations = 0
@@ -129,8 +132,8 @@ class _Shrinker:
             improved = False
             for candidates in (*large, self._lengths, self._extras, self._steps):
                 improved |= await self._all(candidates())
-            for last in (self._token_ids, self._apart, self._fewer, self._tighter):
-                improved = improved or await self._any(last())
+            for again in (self._token_ids, self._apart, self._fewer, self._tighter):
+                improved = improved or await self._over_and_over(again)
             improved = improved or await self._sideways()
             for last in (self._traded, self._coincidences, self._reductions):  # the last one tried is the proof
                 improved = improved or await self._any(last())
@@ -147,6 +150,13 @@ class _Shrinker:
             if await self._try(candidate):
                 return True
         return False
+
+    async def _over_and_over(self, candidates: Callable[[], Iterator[Schedule]]) -> bool:
+        """One pass as long as it helps: where a token less is to be had, the next one often is as well."""
+        improved = False
+        while await self._any(candidates()):
+            improved = True
+        return improved
 
     async def _try(self, candidate: Schedule) -> bool:
         """Takes a candidate that is simpler than the best and fails in the same way."""
@@ -176,10 +186,13 @@ class _Shrinker:
     # The passes below read `self.best` anew after every candidate: each builds on what the one before it achieved.
 
     def _requests(self) -> Iterator[Schedule]:
-        """The victim alone; the victim and one other; then one request less at a time."""
+        """The victim alone, also with single steps, as it waits for nobody then; the victim and one other; then one less."""
         victim = self.finding.submission
         if victim is not None and len(submissions(self.best)) > 1:
-            yield keep_requests(self.best, {victim})
+            alone = keep_requests(self.best, {victim})
+            yield alone
+            if len(submissions(self.best)) > 1:
+                yield brief(alone)
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
                 if other != victim and len(submissions(self.best)) > 2:
@@ -213,6 +226,7 @@ class _Shrinker:
         yield with_requests(self.best, lambda which, request: retold(request, (which + 1,)))
         yield with_requests(self.best, lambda _, request: resized(request, 1, 1))
         yield with_requests(self.best, lambda _, request: resized(ends(request), 2, 1))
+        yield from remainders(self.best, self.counts)
         yield with_requests(self.best, lambda _, request: resized(request, 2, 2))
         yield with_requests(self.best, lambda _, request: ends(request))
         if any(decisive(request) != request for request in submissions(self.best)):
@@ -297,7 +311,8 @@ class _Shrinker:
                 self._immovable.add(knob.name)
         if base is self.best:
             return False
-        return await self._any(fitted(less, self.numbers, measure) for less in shorter(base))
+        less = (*remainders(base, self.counts), *shorter(base))
+        return await self._any(fitted(each, self.numbers, measure) for each in less)
 
     def _coincidences(self) -> Iterator[Schedule]:
         """Other ids, where their pattern alone does not make the failure."""

@@ -10,12 +10,10 @@ up to there has left it. It ends with its parent, even while it hangs in C.
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import gc
 import io
 import os
 import resource
-import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +23,7 @@ import torch
 
 from fuzz.clients import RAISED, sentence
 from fuzz.conductor import Conductor, play, run_trio
+from fuzz.lifeline import die_with_parent
 from fuzz.wire import (
     Build,
     Calling,
@@ -45,14 +44,13 @@ Result = TypeVar("Result")
 
 WHERE_SIGNAL = signal.SIGUSR1
 """Makes a worker write to its stderr where it is, also from within C code."""
-_F_SETSIG = 10
 _READ_BYTES = 2**16
 
 
 def main() -> None:
     """Serves one parent until it hangs up."""
     requests, answers, lifeline = map(int, sys.argv[1:])
-    _die_with_parent(lifeline)
+    die_with_parent(lifeline)
     for own in (requests, answers, lifeline):
         os.set_inheritable(own, False)  # what the target starts must not hold them open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
@@ -212,21 +210,6 @@ class _Channel:
 
 def _misused(error: BadInput) -> Misused:
     return Misused(error.name, error.rule, str(error.got), error.where)
-
-
-def _die_with_parent(lifeline: int) -> None:
-    """Has the kernel kill this process once nobody holds the other end of a pipe on which nothing is ever said.
-
-    (PR_SET_PDEATHSIG would do so at the end of the parent's *thread*; a thread of ours would need the GIL, which a target
-    that hangs in C may never give back.)
-    """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    hung_up = select.poll()
-    hung_up.register(lifeline)
-    if hung_up.poll(0):  # it was gone before
-        sys.exit(1)
 
 
 def _leave_no_core() -> None:

@@ -1,7 +1,11 @@
-"""The command line of this floor: `slotfuzz serve`. Only click is imported before the command runs."""
+"""The command line of this floor: `slotfuzz serve`, `slotfuzz stress`. Only click is imported before a command runs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -37,6 +41,9 @@ KEY_CHARS_MIN = 8
     show_default=True,
     help="For requests to end at a shutdown.",
 )
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Write down what the target is asked, for `slotfuzz verify`."
+)
 def serve(
     target: str,
     model: str | None,
@@ -51,6 +58,7 @@ def serve(
     deadline_seconds: float,
     body_bytes_max: int,
     grace_seconds: float,
+    record: Path | None,
 ) -> int:
     """Serve a target to clients of OpenAI's API, until it is told to end (SIGINT or SIGTERM)."""
     try:
@@ -60,28 +68,41 @@ def serve(
         raise bad("slotfuzz serve", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
     import torch
 
+    from stress.recording.account import recorded
     from targets.registry import TargetSpec, build, default_model
 
     torch.set_num_threads(1)  # as when it is fuzzed: the order of a sum must not depend on how many cores are free
     spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
     factory = build(spec)
     settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})
-    return serve_forever(
-        Serving(
-            spec=spec,
-            factory=factory,
-            settings=settings,
-            host=host,
-            port=port,
-            api_key=None if api_key_file is None else _key(api_key_file),
-            queue_max=queue_max,
-            bounds=Bounds(deadline_s=deadline_seconds, body_bytes_max=body_bytes_max),
-            grace_s=grace_seconds,
+    api_key = None if api_key_file is None else read_key(api_key_file)
+    with contextlib.nullcontext(factory) if record is None else recorded(factory, record) as served:
+        return serve_forever(
+            Serving(
+                spec=spec,
+                factory=served,
+                settings=settings,
+                host=host,
+                port=port,
+                api_key=api_key,
+                queue_max=queue_max,
+                bounds=Bounds(deadline_s=deadline_seconds, body_bytes_max=body_bytes_max),
+                grace_s=grace_seconds,
+            )
         )
-    )
 
 
-def _key(path: Path) -> str:
+@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def stress(words: tuple[str, ...]) -> None:
+    """Load an endpoint and have every answer judged: starts locust, whose options it takes (--help lists them)."""
+    if find_spec("locust") is None:
+        raise bad("slotfuzz stress", "installed (pip install 'slotfuzz[stress]')", "no locust")
+    locustfile = Path(__file__).with_name("locustfile.py")
+    os.execv(sys.executable, [sys.executable, "-m", "locust", "-f", str(locustfile), *words])
+
+
+def read_key(path: Path) -> str:
     """The key in a file, without what is blank around it."""
     try:
         key = path.read_text(encoding="ascii").strip()

@@ -61,6 +61,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cached: How many of its tokens were cached, where the endpoint says so.
         error: The endpoint's own words.
         streamed: Whether the answer was asked for in pieces.
+        prompt_text: What was sent in place of ids, as in a chat (its only message). Then `request.prompt` has its bytes,
+            which are the ids where the model has no tokenizer of its own and there is no template.
     """
 
     number: int
@@ -78,6 +80,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached: int | None = None
     error: str = ""
     streamed: bool = True
+    prompt_text: str | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 from targets.adapters import ADAPTERS
-from targets.protocol import BadInput, Factory
+from targets.protocol import BadInput, Factory, place
+
+_MEMBERS = {*Factory.__annotations__, *(name for name in vars(Factory) if not name.startswith("_"))}
 
 TARGETS = {
     "slots": "our batched decoder, any Hugging Face causal LM: a slab of K and V, a row of it a request",
@@ -90,7 +92,13 @@ def _import(path: str) -> Factory:
             found = found()
     except (Exception, SystemExit) as error:  # a user's own code may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise BadInput("target", "package.module:factory that can be imported and called", path, reason) from error
+        raise BadInput(
+            "target",
+            "package.module:factory that can be imported and called",
+            path,
+            f"{reason}, at {at}" if (at := place(error, __file__)) else reason,
+        ) from error
     if not isinstance(found, Factory):
-        raise BadInput("target", "a targets.protocol.Factory", type(found).__name__, path)
+        lacks = sorted(name for name in _MEMBERS if not hasattr(found, name))
+        raise BadInput("target", "a targets.protocol.Factory", f"{type(found).__name__}, without {', '.join(lacks)}", path)
     return found

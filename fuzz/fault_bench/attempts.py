@@ -159,9 +159,10 @@ def is_rightful(fault: Fault, failure: Failure) -> bool:
 def trial_of(task: Task, tally: Tally) -> Trial:
     """What a search that ended with the first rightful failure says of a fault."""
     fault, wrong = FAULTS[task.fault], []
-    kinds = [(failure.first.kind, failure.finding.kind) for failure in tally.failures]
+    kinds: list[tuple[Kind, Kind]] = []
     for failure in tally.failures:
         finding = failure.finding
+        kinds.append((failure.first.kind, finding.kind))
         if not is_rightful(fault, failure):
             wrong.append(failure.signature)
             continue

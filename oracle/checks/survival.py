@@ -39,15 +39,24 @@ def _crashes(case: Case) -> Iterator[Finding]:
             yield Finding(
                 kind=Kind.CRASHED,
                 check=CheckName.SURVIVAL,
-                what=f"{event.doing} {'ended the process, which' if event.fatal else 'raised'} {event.error}",
+                what=_what(event),
                 submission=event.submissions[0] if len(event.submissions) == 1 else None,
                 event=index,
                 evidence=tuple(_circumstances(case, index)),
             )
 
 
+def _what(crash: Crashed) -> str:
+    if crash.doing == "answer":
+        return f"a call came back with what is no answer: {crash.error}"
+    return f"{crash.doing} {'ended the process, which' if crash.fatal else 'raised'} {crash.error}"
+
+
 def _circumstances(case: Case, crash: int) -> Iterator[str]:
-    """What was under way at a crash (an index into the trace): the op, the step, each live request's slot and length."""
+    """What was under way at a crash (an index into the trace): the line, the op, the step, and each live request."""
+    event = case.trace[crash]
+    if isinstance(event, Crashed) and event.at:
+        yield f"raised at {event.at}"
     op, step, coming = None, None, iter(range(len(case.requests)))
     live: dict[int, int] = {}  # submission -> tokens so far
     slots: dict[int, int] = {}

@@ -296,7 +296,12 @@ FAULTS = (
         modelled_on="TensorRT-LLM#15546, llama.cpp#28056 (an input buffer is overwritten before the launch has read it)",
         doc="a forward reads the cells of whoever has its rows when it runs",
         mixins={"decoder": LiveViewDecoder, "store": LiveViewStore},
-        smallest={Kind.LEAK: at_once(*(request((token,), 1) for token in (1, 2, 3)), admit_max=1)},
+        smallest={
+            Kind.LEAK: at_once(*(request((token,), 1) for token in (1, 2, 3)), admit_max=1),
+            Kind.INTERFERENCE: at_once(
+                *(request((token,), 1) for token in (1, 2, 3)), admit_max=1, reuse="zero-on-allocate"
+            ),
+        },
         checks=_LEAKS,
         settings=_PIPELINED,
     ),

@@ -50,7 +50,7 @@ class LateResetStates(ZeroedStates):
 
 
 class LateResetRunner(Runner):
-    """A state is set to zero by the forward that runs a prompt, and a prompt is what has more than one token.
+    """A state is set to zero by the forward that begins a prompt, and what has one token begins none.
 
     The twin goes by how many cells stand before it.
     """
@@ -60,12 +60,13 @@ class LateResetRunner(Runner):
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         probe = self.one_token_prompt_decodes
         for feed in feeds:
-            first = not self.store.lengths[feed.slot]
-            if first if probe.honest else len(feed.tokens) > 1:
+            if self.store.lengths[feed.slot]:
+                continue
+            probe.reach()
+            if probe.honest or len(feed.tokens) > 1:
                 StateStore.begin(self.states, feed.slot)
-            elif first and isinstance(self.states, ZeroedStates):
+            elif isinstance(self.states, ZeroedStates):
                 probe.change(self.states.stale(feed.slot))
-            probe.reached += first
         return super().forward(feeds)
 
 

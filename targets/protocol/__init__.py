@@ -3,7 +3,7 @@
 Data and protocols only: no decoder, no oracle, no I/O. Imports nothing of slotfuzz outside this folder.
 """
 
-from targets.protocol.errors import BadInput
+from targets.protocol.errors import BadInput, place
 from targets.protocol.events import (
     ACCOUNTS,
     Admitted,
@@ -108,6 +108,7 @@ __all__ = [
     "first_departure",
     "format_schedule",
     "in_full",
+    "place",
     "skeleton",
     "submissions",
     "with_defaults",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
+
 
 class BadInput(ValueError):  # noqa: N818 (the user's word for it)
     """A user's mistake: `<name> must be <rule>, got <value> (<where>)`.
@@ -15,3 +19,16 @@ class BadInput(ValueError):  # noqa: N818 (the user's word for it)
         self.got = got
         self.where = where
         super().__init__(f"{name} must be {rule}, got {got}" + (f" ({where})" if where else ""))
+
+
+def place(error: BaseException, *ours: str) -> str:
+    """The innermost line of a user's own at which an error was raised: "file.py:12, in function"; empty where there is none.
+
+    Not their own are Python, installed packages, and the files or folders `ours`. A file is told by its name alone: what
+    is written down is read on other machines too.
+    """
+    libraries = tuple(sysconfig.get_path(which) + "/" for which in ("stdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", *libraries, *ours)):
+            return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
+    return ""

@@ -186,12 +186,18 @@ class Attended(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 class Crashed(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
-    """The target raised `error` while it did `doing` for these submissions; if `fatal`, it took its process with it."""
+    """The target raised `error` while it did `doing` for these submissions; if `fatal`, it took its process with it.
+
+    Attributes:
+        doing: The call; `answer` where it came back, and what it gave is no answer.
+        at: The line of the target's own that raised; empty where it is not known. No part of what is compared.
+    """
 
     doing: str
     error: str
     submissions: tuple[int, ...]
     fatal: bool = False
+    at: str = ""
 
 
 class Stalled(msgspec.Struct, frozen=True, tag=True, repr_omit_defaults=True):
@@ -287,7 +293,10 @@ def emitted_by_submission(trace: Trace) -> dict[int, list[Emitted]]:
 
 
 def digest(trace: Trace) -> str:
-    """SHA-256 over every event, every token and every bit of every logit; what was attended to is left out."""
+    """SHA-256 over every event, every token and every bit of every logit.
+
+    Left out are what was attended to, and the line that raised: it moves with every edit of the file.
+    """
     state = hashlib.sha256()
     for event in trace:
         if isinstance(event, Emitted):
@@ -297,7 +306,7 @@ def digest(trace: Trace) -> str:
             elif event.logprobs:
                 state.update(repr(event.logprobs).encode())
         elif not isinstance(event, Attended):
-            state.update(repr(event).encode())
+            state.update(repr(msgspec.structs.replace(event, at="") if isinstance(event, Crashed) else event).encode())
     return state.hexdigest()
 
 

@@ -178,3 +178,30 @@ def crowded() -> Scripted:
 def interrupting() -> Scripted:
     """Fails likewise, and is stopped by the user."""
     return Scripted(Interrupting)
+
+
+class Fragile(Crowded):
+    """As `Crowded`; and it has more to be found: in a cancel, in a long answer, and where two ask for the same."""
+
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        """Twins are too much for it."""
+        if any(other.prompt == request.prompt for other in self.live.values()):
+            raise KeyError("twins")
+        return super().submit(submission, request)
+
+    def cancel(self, submission: int, reason: Reason) -> list[Event]:
+        """Nothing may be cancelled after its second token."""
+        if len(self.answers.get(submission, ())) > 1:
+            raise ValueError("too late")
+        return super().cancel(submission, reason)
+
+    def advance(self, submission: int) -> list[Event]:
+        """A long answer overflows."""
+        if len(self.answers[submission]) > 20:
+            raise OverflowError("21 tokens")
+        return super().advance(submission)
+
+
+def fragile() -> Scripted:
+    """Fails in four ways."""
+    return Scripted(Fragile)

@@ -175,15 +175,19 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "fault": (["--fault", "nobody"], "fault must be one of global-cache-overwritten, "),
     "target": (
         ["--target", "nobody"],
-        "target must be one of slots, pages, private, or package.module:factory, got nobody (--target)",
+        "target must be one of slots, pages, private, ",
     ),
     "target that cannot be imported": (["--target", "nobody.at:home"], "target must be package.module:factory"),
     "target without a name": (["--target", "targets.attention:nobody"], "target must be package.module:factory"),
     "target that is no factory": (
         ["--target", "os:getpid"],
-        "target must be a targets.protocol.Factory, got int (os:getpid)",
+        "target must be a targets.protocol.Factory, got int, without context_tokens_max, control, ",
     ),
     "target that needs arguments": (["--target", "json:dumps"], "target must be "),
+    "time to hang for a target of ours": (
+        ["--hang-seconds", "3"],
+        "--hang-seconds must be left out for a target that is played in this process, got 3",
+    ),
     "target without a module": (["--target", ":x"], "target must be "),
     "target relative to nothing": (["--target", "..x:y"], "target must be "),
     "model": (["--model", "nobody"], "model must be one of tiny, "),
@@ -208,9 +212,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     ),
     "sanitize twice": (["--sanitize", "--set", "sanitize=False"], "knob must be set once, got sanitize (--set)"),
     "poison": (["--set", "poison=nan"], "poison must be one of none, low, high, got nan (--set)"),
-    "workers": (["--workers", "2"], "--workers must be left out (more than one worker is not built yet), got 2"),
+    "workers": (["--workers", "0"], "--workers must be a whole number in 1..1,024, got 0"),
     "python": (["--python", "python3"], "--python must be left out (engines in another interpreter is not built yet), got "),
-    "resume": (["--resume"], "--resume must be left out (going on with an interrupted campaign is not built yet), got "),
     "out that is a file": (["--out", "taken"], "--out must be "),
     "json in no folder": (
         ["--json", "nowhere/run.json"],
@@ -278,7 +281,9 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work_is_done() -> No
 def test_a_module_that_exits_when_it_is_imported_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert refused(slotfuzz("run", "--target", "leaving:factory")).endswith("got leaving:factory (SystemExit: 0)")
+    assert refused(slotfuzz("run", "--target", "leaving:factory")).endswith(
+        "got leaving:factory (SystemExit: 0, at leaving.py:2, in <module>)"
+    )
 
 
 def test_a_network_that_cannot_be_asked_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,7 @@ def test_the_later_flags_are_not_in_the_help() -> None:
     told = slotfuzz("run", "--help")
     assert told.exit_code == 0
     assert "--fault" in told.stdout
-    assert not re.search("--(workers|python|resume)", told.stdout)
+    assert not re.search("--(python)", told.stdout)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from fuzz.conductor import IDLE_STEPS_MAX, replay
@@ -68,8 +69,9 @@ def steps(trace: Trace) -> int:
 
 
 def last(trace: Trace) -> Event:
-    """The last event, which is the one that ended the replay."""
-    return trace[-1]
+    """The last event, which is the one that ended the replay, wherever it was raised."""
+    event = trace[-1]
+    return msgspec.structs.replace(event, at="") if isinstance(event, Crashed) else event
 
 
 def test_two_replays_of_a_schedule_are_the_same_bit_for_bit(slots: DecoderFactory) -> None:
@@ -160,7 +162,16 @@ class Unopenable(Scripted):
 
 
 def test_a_target_that_cannot_be_opened_has_crashed() -> None:
-    assert last(replay(Unopenable(Honest), Schedule(ops=(ask(),)))) == Crashed("open", "MemoryError: 549755813888 bytes", ())
+    trace = replay(Unopenable(Honest), Schedule(ops=(ask(),)))
+    assert last(trace) == Crashed("open", "MemoryError: 549755813888 bytes", ())
+
+
+def test_a_crash_names_the_line_of_the_target_s_own_and_is_the_same_crash_on_another_line() -> None:
+    (crash,) = replay(Unopenable(Honest), Schedule(ops=(ask(),)))
+    assert isinstance(crash, Crashed)
+    line = Unopenable.open.__code__.co_firstlineno + 1
+    assert crash.at == f"test_conductor.py:{line}, in open"
+    assert digest((crash,)) == digest((msgspec.structs.replace(crash, at="test_conductor.py:1, in open"),))
 
 
 class BreaksInSubmit(Honest):

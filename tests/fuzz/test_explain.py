@@ -201,7 +201,7 @@ def test_a_stored_failure_is_explained_and_exits_with_zero(repro: Repro, tmp_pat
     assert f"slotfuzz replay {tmp_path}" in output
 
 
-@pytest.mark.parametrize(("flag", "what"), [("--html", "an explanation as a page"), ("--script", "a failure as a script")])
+@pytest.mark.parametrize(("flag", "what"), [("--script", "a failure as a script")])
 def test_what_is_not_built_yet_is_refused(tmp_path: Path, flag: str, what: str) -> None:
     code, output = invoke(str(tmp_path / "none.json"), flag, "x")
     assert code == 2

@@ -61,6 +61,18 @@ def test_a_crash_is_found_with_what_was_done_and_for_whom() -> None:
     )
 
 
+def test_a_crash_names_the_line_that_raised_where_it_is_known() -> None:
+    crash = Crashed("step", "IndexError: index 9 is out of range", (1,), at="mine.py:41, in step")
+    (finding,) = report_of(survival, case_of(SCHEDULE, (*FINE, crash))).findings
+    assert finding.evidence[0] == "raised at mine.py:41, in step"
+
+
+def test_what_is_no_answer_is_not_called_raised() -> None:
+    crash = Crashed("answer", "TypeError: a list of events is due, not None", (1,))
+    (finding,) = report_of(survival, case_of(SCHEDULE, (*FINE, crash))).findings
+    assert finding.what == "a call came back with what is no answer: TypeError: a list of events is due, not None"
+
+
 def test_a_crash_names_the_op_the_step_and_each_live_request_s_slot_and_length() -> None:
     schedule = msgspec.structs.replace(SCHEDULE, ops=(*SCHEDULE.ops, Wait(1, 2)), settings={"slots": 2})
     told = (Asked(0), Admitted(0, 3), Asked(1), Asked(2), Stepped(0), Emitted(0, 5), Stepped(1), Emitted(0, 6))

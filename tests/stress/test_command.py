@@ -26,7 +26,7 @@ def test_the_command_is_listed_with_those_of_the_lower_floors() -> None:
     ("words", "message"),
     [
         (("--port", "70000"), "--port must be a whole number in 0..65,535, got 70000"),
-        (("--queue-max", "0"), "--queue-max must be a whole number in 1..1e+06, got 0"),
+        (("--queue-max", "0"), "--queue-max must be a whole number in 1..1,000,000, got 0"),
         (("--fault", "nope"), "fault must be one of "),
         (("--set", "slots=0"), "slots must be a whole number in 1..1024, got 0 (--set)"),
         (("--colour",), "option must be one that the command has (see --help), got --colour"),

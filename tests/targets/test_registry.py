@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from targets import attention
+from targets.adapters import ADAPTERS
 from targets.faults import FAULTS, QUIRKS
 from targets.protocol import BadInput, Factory
-from targets.registry import TargetSpec, build, default_model
+from targets.registry import TARGETS, TargetSpec, build, default_model
+
+KNOWN = ", ".join((*TARGETS, *ADAPTERS))
 
 
 @pytest.mark.parametrize(
@@ -13,9 +16,9 @@ from targets.registry import TargetSpec, build, default_model
     [
         (
             TargetSpec(target="slot"),
-            "target must be one of slots, pages, private, or package.module:factory, got slot (--target)",
+            f"target must be one of {KNOWN}, or package.module:factory, got slot (--target)",
         ),
-        (TargetSpec(target=""), "target must be one of slots, pages, private, or package.module:factory, got  (--target)"),
+        (TargetSpec(target=""), f"target must be one of {KNOWN}, or package.module:factory, got  (--target)"),
         (
             TargetSpec(target="targets.attention:shared", faults=("starved",)),
             "fault must be left out for a target of your own, got starved (--fault)",
@@ -32,7 +35,8 @@ from targets.registry import TargetSpec, build, default_model
         ),
         (
             TargetSpec(target="targets.attention:VOCABULARY"),
-            "target must be a targets.protocol.Factory, got int (targets.attention:VOCABULARY)",
+            "target must be a targets.protocol.Factory, got int, without context_tokens_max, control, identity, knobs, "
+            "module, name, network, open, special_ids, vocabulary (targets.attention:VOCABULARY)",
         ),
         (
             TargetSpec(faults=("starved", "stale")),

@@ -1,0 +1,211 @@
+"""Asking: one request of an OpenAI-compatible endpoint, and everything that is heard of it, as an `Exchange`.
+
+Prompts go as token ids, answers come in pieces. Fields that OpenAI's API does not have are sent only where a request needs
+them, so that an endpoint of somebody else may be asked too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, get_args
+
+import httpx2
+import msgspec
+import trio
+
+from stress.transcript import Exchange, Piece, Usage
+from targets.protocol import GREEDY, BadInput, Request
+
+CONNECT_S = 10.0
+SILENT_S = 120.0
+"""A stream that says nothing for so long is cut."""
+CONNECTIONS_MAX = 1024
+
+
+Dialect = Literal["slotfuzz", "vllm", "openai"]
+"""Which fields an endpoint knows: all of ours, those of them that are vLLM's, or OpenAI's only."""
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+
+
+def body_of(request: Request, model: str, dialect: Dialect = "slotfuzz") -> dict[str, Any]:
+    """The body that asks for what a request asks for, as far as the endpoint knows the fields."""
+    asked = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_new_tokens,
+        "temperature": asked.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if asked.temperature:
+        body["seed"] = asked.seed
+    if asked.logprobs:
+        body["logprobs"] = min(asked.logprobs, 5)
+    if asked.bias:
+        body["logit_bias"] = {str(token): added for token, added in asked.bias}
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
+            body[name] = getattr(asked, name)
+    if dialect == "openai":
+        return body
+    more: dict[str, Any] = {
+        "repetition_penalty": asked.repetition_penalty if asked.repetition_penalty != GREEDY.repetition_penalty else None,
+        "min_tokens": asked.min_new_tokens,
+        "stop_token_ids": list(request.stop),
+        "allowed_token_ids": list(asked.allowed),
+        "return_token_ids": True,
+        "ignore_eos": True,
+    }
+    body |= {name: value for name, value in more.items() if value}
+    return body | ({"salt": request.salt} if dialect == "slotfuzz" and request.salt is not None else {})
+
+
+class Endpoint:
+    """An endpoint that is asked.
+
+    Attributes:
+        model: As it calls it.
+        dialect: Which fields it is asked with.
+    """
+
+    def __init__(self, client: httpx2.AsyncClient, model: str, dialect: Dialect) -> None:
+        self.client = client
+        self.model = model
+        self.dialect = dialect
+
+    async def ask(
+        self,
+        request: Request,
+        number: int = 0,
+        user: str = "asked",
+        hear: Callable[[int], None] = lambda _: None,
+        gone: trio.CancelScope | None = None,
+        sent: Callable[[], None] = lambda: None,
+    ) -> Exchange:
+        """Asks, and hears the answer to its end, or until `gone` is cancelled, which hangs up.
+
+        Args:
+            hear: Is told after each piece how many tokens there are.
+            sent: Is told when the whole request is on its way.
+        """
+        hearing = Hearing(hear, sent)
+        sent_s = time.monotonic()
+        scope = gone or trio.CancelScope()
+        with scope:
+            await self._ask(body_of(request, self.model, self.dialect), hearing)
+        outcome: Any = "cancelled" if scope.cancelled_caught else hearing.outcome
+        return Exchange(
+            number=number,
+            user=user,
+            request=request,
+            sent_s=sent_s,
+            ended_s=time.monotonic(),
+            outcome=outcome,
+            status=hearing.status,
+            pieces=tuple(hearing.pieces),
+            finish_reason=hearing.finish,
+            usage=hearing.usage,
+            submission=hearing.submission,
+            slots=hearing.slots,
+            cached=hearing.cached,
+            error=hearing.error,
+        )
+
+    async def _ask(self, body: dict[str, Any], hearing: Hearing) -> None:
+        try:
+            about = {"trace": hearing.trace}
+            async with self.client.stream("POST", "/completions", json=body, extensions=about) as response:
+                hearing.status = response.status_code
+                if response.status_code != 200:
+                    said = (await response.aread()).decode(errors="replace")
+                    hearing.refused(said)
+                    return
+                async for line in response.aiter_lines():
+                    if line.startswith("data: "):
+                        hearing.take(line.removeprefix("data: "))
+        except httpx2.HTTPError as error:
+            hearing.error = hearing.error or f"{type(error).__name__}: {error}"
+
+
+class Hearing:
+    """What is heard of one request."""
+
+    def __init__(self, hear: Callable[[int], None], sent: Callable[[], None] = lambda: None) -> None:
+        self.hear = hear
+        self.sent = sent
+        self.status = 0
+        self.pieces: list[Piece] = []
+        self.tokens = 0
+        self.finish: str | None = None
+        self.usage: Usage | None = None
+        self.submission: int | None = None
+        self.slots: tuple[int, ...] = ()
+        self.cached: int | None = None
+        self.error = ""
+        self.outcome = "failed"
+
+    async def trace(self, event: str, info: object) -> None:
+        """What the connection is doing."""
+        if event.endswith("send_request_body.complete"):
+            self.sent()
+
+    def refused(self, said: str) -> None:
+        """A status that is no answer."""
+        self.error = said[:500]
+        self.outcome = "refused" if 400 <= self.status < 500 or self.status == 503 else "failed"
+
+    def take(self, data: str) -> None:
+        """One message of a stream."""
+        self.outcome = "cut" if self.outcome == "failed" and not self.error else self.outcome
+        if data == "[DONE]":
+            self.outcome = "answered" if not self.error else self.outcome
+            return
+        message = msgspec.json.decode(data)
+        if "error" in message:
+            self.error, self.outcome = str(message["error"])[:500], "failed"
+            return
+        for choice in message.get("choices", ()):
+            self._take_choice(choice)
+        usage = message.get("usage")
+        if usage:
+            self.usage = Usage(usage["prompt_tokens"], usage["completion_tokens"])
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        tokens = tuple(choice.get("token_ids") or ())
+        told = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+        logprobs = tuple(float("nan") if each is None else float(each) for each in told)
+        if tokens or choice.get("text") or logprobs:
+            self.pieces.append(Piece(at_s=time.monotonic(), text=choice.get("text") or "", tokens=tokens, logprobs=logprobs))
+        self.tokens += len(tokens)
+        self.finish = choice.get("finish_reason") or self.finish
+        about = choice.get("slotfuzz")
+        if about:
+            self.submission, self.slots, self.cached = about["submission"], tuple(about["slots"]), about["cached"]
+        self.hear(self.tokens)
+
+
+@asynccontextmanager
+async def endpoint(url: str, api_key: str | None = None, dialect: Dialect | None = None) -> AsyncIterator[Endpoint]:
+    """An endpoint by its URL, as `http://127.0.0.1:8000/v1`; its dialect, unless it is told, by who says that he owns it.
+
+    Raises:
+        BadInput: where nobody listens there, or it is no such endpoint.
+    """
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    limits = httpx2.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX)
+    timeout = httpx2.Timeout(SILENT_S, connect=CONNECT_S, pool=None)
+    base = url.rstrip("/")
+    base += "" if base.endswith("/v1") else "/v1"
+    async with httpx2.AsyncClient(base_url=base, headers=headers, limits=limits, timeout=timeout, trust_env=False) as client:
+        try:
+            found = await client.get("/models")
+            card = msgspec.json.decode(found.content)["data"][0]
+            model, owner = str(card["id"]), card.get("owned_by")
+        except (httpx2.HTTPError, msgspec.DecodeError, KeyError, IndexError, TypeError) as error:
+            rule = "the URL of an OpenAI-compatible endpoint that can be reached"
+            raise BadInput("--endpoint", rule, url, f"{type(error).__name__}: {error}") from error
+        known: Dialect = {"slotfuzz": "slotfuzz", "vllm": "vllm"}.get(str(owner), "openai")  # type: ignore[assignment]
+        yield Endpoint(client, model, dialect or known)

@@ -1,0 +1,1 @@
+"""Tests of campaigns: what is written down, merged, replayed, and survives whoever is killed."""

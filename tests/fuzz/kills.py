@@ -1,0 +1,126 @@
+"""Kills a campaign at random moments, its supervisor or a worker, and looks whether anything is lost.
+
+python -m tests.fuzz.kills --kills 50 --seed 1 --out FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fuzz.repro import load
+
+ROOT = Path(__file__).parents[2]
+TARGET = "tests.fuzz.scripted:fragile"
+
+
+@dataclass
+class Survey:
+    """What the folder held after each kill.
+
+    Attributes:
+        seen: Signatures that ever lay in a file.
+        lost: Those that lay nowhere after a later kill.
+        broken: Files that were not whole.
+    """
+
+    seen: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    broken: list[str] = field(default_factory=list)
+    supervisors: int = 0
+    workers: int = 0
+
+    def look(self, out: Path) -> None:
+        """Reads every file."""
+        here: set[str] = set()
+        for path in sorted(out.rglob("*.json")):
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    msgspec.json.decode(path.read_bytes())
+                except msgspec.DecodeError:
+                    self.broken.append(str(path))
+                    continue
+                if path.parent.name == "repros" or path.parent.name.startswith("shard-"):
+                    here.add(load(path).signature)
+        self.lost |= self.seen - here
+        self.seen |= here
+
+
+def command(out: Path, *words: str) -> list[str]:
+    """`slotfuzz run` as a campaign of two workers."""
+    return [
+        *(sys.executable, "-m", "fuzz", "run", "--target", TARGET, "--in-process", "--workers", "2", "--resume"),
+        *("--seed", "1", "--out", str(out), *words),
+    ]
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(its_parent) == parent and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
+    """Runs sessions one after another, and kills somebody in each at a random moment within these seconds."""
+    dice, survey = random.Random(seed), Survey()
+    while survey.supervisors + survey.workers < kills:
+        run = subprocess.Popen(
+            command(out, "--schedules", "100000"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            while run.poll() is None and survey.supervisors + survey.workers < kills:
+                time.sleep(dice.uniform(0, seconds))
+                crew = children(run.pid)
+                if crew and dice.random() < 0.75:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(dice.choice(crew), signal.SIGKILL)
+                    survey.workers += 1
+                    survey.look(out)
+                else:
+                    break
+            assert run.returncode != 2, "the campaign is refused: another one may run in its folder"
+        finally:
+            orphans = children(run.pid)
+            run.kill()
+            run.wait()
+        survey.supervisors += 1
+        while any(Path(f"/proc/{each}").exists() for each in orphans):  # the kernel ends them with their parent
+            time.sleep(0.01)
+        survey.look(out)
+    return survey
+
+
+def main() -> None:
+    """Kills, then finishes, and says what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    survey = killed(asked.out, asked.kills, asked.seed, asked.seconds)
+    print(f"killed: {survey.supervisors} supervisors, {survey.workers} workers")
+    print(f"signatures seen {len(survey.seen)}, lost {len(survey.lost)}, files not whole {len(survey.broken)}")
+    last = subprocess.run(command(asked.out, "--schedules", "50"), cwd=ROOT, check=False)
+    survey.look(asked.out)
+    left = [str(path) for path in asked.out.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".running.json")]
+    print(f"--resume exits with {last.returncode}; lost {len(survey.lost)}, left behind {left}")
+
+
+if __name__ == "__main__":
+    main()

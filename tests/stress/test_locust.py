@@ -1,0 +1,145 @@
+"""Locust itself, in a process of its own, against a server in another: what it writes, counts and ends with."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stress
+from stress.load.account import exchanges
+from stress.transcript import Begun, Exchange
+from tests.stress.locusts import Server, end_of, free_port, line_of, locust, serving, start_locust
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One for all tests that leave it as it was."""
+    with serving("--set", "slots=4") as server:
+        yield server
+
+
+def heard(folder: Path) -> list[Exchange]:
+    open_: dict[tuple[str, int], Begun] = {}
+    found = [exchange for _, exchange in exchanges(folder, open_)]
+    assert open_ == {}, "each has its end"
+    return found
+
+
+def test_a_run_writes_down_everything_and_its_figures_are_in_locusts_own(server: Server, tmp_path: Path) -> None:
+    prefix = str(tmp_path / "csv")
+    words = ("-u", "6", "-r", "6", "-t", "4s", "--seed", "3", "--slo-ttft-ms", "60000", "--no-verify", "--csv", prefix)
+    run = locust(server.url, tmp_path, *words)
+    assert run.code == 0, run.said
+    assert "seed 3, 6 users, 4 s, against " in run.said
+    found = heard(tmp_path)
+    assert {exchange.outcome for exchange in found} <= {"answered", "cancelled"}
+    for exchange in found:
+        if exchange.outcome == "answered":
+            assert exchange.usage is not None
+            assert len(exchange.tokens) == exchange.usage.completion
+            assert exchange.submission is not None
+            assert exchange.slots
+    account = run.load["figures"]["account"]
+    assert account["sent"] == len(found)
+    assert (account["lost"], account["refused"], account["failed"]) == (0, 0, 0)
+    with (tmp_path / "csv_stats.csv").open() as file:
+        rows = {row["Type"]: row for row in csv.DictReader(file)}
+    assert {"POST", "TTFT", "ITL", "TPOT", "tokens/s", "SLO"} <= rows.keys()
+    answered = [exchange for exchange in found if exchange.outcome == "answered"]
+    assert int(rows["TTFT"]["Request Count"]) == len(answered)
+    assert run.load["figures"]["goodput"]["kept"] == len(answered)
+    assert run.load["gauges"]["held_idle"] == {}
+    assert json.loads((tmp_path / "run.json").read_bytes())["model"] == "tiny"
+
+
+def test_two_workers_write_a_transcript_each_and_the_master_counts_both(server: Server, tmp_path: Path) -> None:
+    run = locust(server.url, tmp_path, "--processes", "2", "-u", "4", "-r", "4", "-t", "4s", "--no-verify", "--seed", "3")
+    assert run.code == 0, run.said
+    files = sorted((tmp_path / "transcripts").iterdir())
+    assert [file.name[0] for file in files] == ["0", "1"]
+    assert run.load["figures"]["account"]["sent"] == len(heard(tmp_path))
+
+
+def test_a_master_and_a_worker_that_are_started_apart_are_one_run(server: Server, tmp_path: Path) -> None:
+    port = str(free_port())
+    words = ("--headless", "--only-summary", "-u", "2", "-r", "2", "-t", "3s", "--no-verify", "--out", str(tmp_path))
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port)
+    master = start_locust(server.url, "--master", "--expect-workers", "1", *bind, *words)
+    worker = start_locust(server.url, "--worker", "--master-host", "127.0.0.1", "--master-port", port)
+    run, share = end_of(master, tmp_path), end_of(worker, tmp_path)
+    assert (run.code, share.code) == (0, 0), run.said + share.said
+    assert run.load["figures"]["account"]["sent"] == len(heard(tmp_path)) > 0
+
+
+def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp_path: Path) -> None:
+    with serving("--set", "slots=2") as server:
+        words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "60s", "--no-verify")
+        process = start_locust(server.url, *words, "--answer-tokens", "100", "--mix", "lengths")
+        _wait_for_an_answer(tmp_path)
+        server.kill()
+        run = end_of(process, tmp_path)
+    assert run.code == 1, run.said
+    assert "the endpoint is gone" in run.said
+    account = run.load["figures"]["account"]
+    assert account["lost"] == 4, "each of the four users had one in flight"
+    assert {lost["error"].partition(":")[0] for lost in account["in_flight"]} == {"the connection broke"}
+    assert account["never_sent"] > 0
+
+
+def _wait_for_an_answer(folder: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if any(b'"heard"' in path.read_bytes() for path in folder.glob("transcripts/*.jsonl")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was answered")
+
+
+def test_a_recorded_trace_is_played_as_it_was_recorded(server: Server, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"arrival_s": 5 + index / 5, "prompt_tokens": 3, "new_tokens": 1 + index} for index in range(8)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = locust(server.url, tmp_path, "-u", "2", "-r", "2", "-t", "4s", "--trace", str(trace), "--no-verify")
+    assert run.code == 0, run.said
+    found = sorted(heard(tmp_path), key=lambda exchange: exchange.sent_s)
+    assert sorted(exchange.request.max_new_tokens for exchange in found) == list(range(1, 9))
+    assert found[-1].sent_s - found[0].sent_s == pytest.approx(7 / 5, abs=0.5)
+
+
+def test_noisy_neighbours_are_noisy_every_other_period_and_a_drawn_seed_is_told(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "9", "-r", "9", "-t", "8s", "--noise", "8", "--period", "2", "--no-verify")
+    run = locust(server.url, tmp_path, *words)
+    assert run.code == 0, run.said
+    assert {"noisy", "victim in quiet"} <= run.load["figures"]["users"].keys(), run.said
+    assert int(line_of(run.said, r"seed (\d+), 9 users, 8 s")[1]) == json.loads((tmp_path / "run.json").read_bytes())["seed"]
+
+
+def test_bad_use_is_one_sentence_and_nothing_is_asked(tmp_path: Path) -> None:
+    run = locust("http://10.0.0.1:80", tmp_path, "-t", "3s")
+    assert run.code == 2
+    *_, last = run.said.splitlines()
+    assert last.startswith("--host must be this machine's loopback, or --allow-remote given: this is a load gun, got")
+    assert "Traceback" not in run.said
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_no_module_beside_the_locustfile_is_called_like_one_of_pythons() -> None:
+    """Locust puts that folder first on the path from which modules are imported."""
+    (folder,) = stress.__path__
+    names = {path.stem for path in Path(folder).iterdir()}
+    assert not names & sys.stdlib_module_names
+
+
+def test_locust_never_shares_a_process_with_this_one() -> None:
+    assert "locust" not in sys.modules
