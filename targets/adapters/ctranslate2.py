@@ -30,6 +30,7 @@ from targets.protocol import (
     Counted,
     Event,
     Knob,
+    Prefilled,
     Reason,
     Refused,
     Request,
@@ -40,6 +41,8 @@ from targets.protocol import (
 
 WAIT_S = 30.0
 """So long a batch may take for a decoding step."""
+UNHEARD_STEPS_MAX = 400
+"""So many decoding steps that serve only rows whose clients have left, and a step is over all the same."""
 
 KNOBS = (
     Knob(name="rows_max", default=8, values=(8, 1, 2, 3, 4), low=1, high=64, unit="requests in a batch"),
@@ -139,8 +142,8 @@ class Batch:
             self._came.release()
             self._go.acquire()
         self._step = result.step
-        row = self.rows[result.batch_id]
-        answer, stops = row.hear(result.token_id)
+        row = self.rows[int(result.batch_id)]
+        answer, stops = row.hear(int(result.token_id))
         if answer:
             self.told.append((row.submission, result.token_id, result.log_prob))
         return stops
@@ -189,20 +192,34 @@ class Generator:
         return self.rows.end(submission, reason)
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
-        """Begins a batch where one is due, and lets every batch make a decoding step."""
+        """Begins a batch where one is due, and lets every batch make a decoding step; more where nobody heard of it."""
         events: list[Event] = []
-        while self.waiting and len(self.batches) < int(self.settings["inter_threads"]):
-            events += self._begin()
-        self.counts["batches_at_once"] += len(self.batches) > 1
-        for batch in self.batches:
-            for submission, token, likely in batch.advance():
-                events += self._heard(submission, token, likely)
-        for batch in [batch for batch in self.batches if batch.over]:
+        for _ in range(UNHEARD_STEPS_MAX):
+            while self.waiting and len(self.batches) < int(self.settings["inter_threads"]):
+                events += self._begin()
+            self.counts["batches_at_once"] += len(self.batches) > 1
+            for batch in list(self.batches):
+                events += self._advance(batch)
+            if events or not self.batches:
+                break
+        return [*events, Counted(dict(self.counts))]
+
+    def _advance(self, batch: Batch) -> list[Event]:
+        """One decoding step of one batch."""
+        events: list[Event] = []
+        echoed = [row.echoed for row in batch.rows]
+        for submission, token, likely in batch.advance():
+            events += self._heard(submission, token, likely)
+        for row, before in zip(batch.rows, echoed, strict=True):
+            if row.echoed < before and row.submission in self.rows.live:
+                prompt = self.rows.live[row.submission].prompt
+                events.append(Prefilled(row.submission, len(prompt) - row.echoed))
+        if batch.over:
             self.batches.remove(batch)
             lost = [row.submission for row in batch.rows if row.submission in self.rows.live]
             if lost:
                 raise RuntimeError(f"a batch is over, and {lost} have not all their tokens")
-        return [*events, Counted(dict(self.counts))]
+        return events
 
     def audit(self) -> Audit | None:
         """There is nothing to account for."""
@@ -229,7 +246,7 @@ class Generator:
         echoes = bool(self.settings["include_prompt_in_result"])
         prompts = [request.prompt[len(static) :] for request in requests]
         rows = [
-            Row(submission, request, len(prompt) - (not static) if echoes else 0)
+            Row(submission, request, len(prompt) - 1 if echoes else 0)
             for submission, request, prompt in zip(chosen, requests, prompts, strict=True)
         ]
         longest = max(len(prompt) for prompt in prompts) if echoes else 0

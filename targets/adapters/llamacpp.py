@@ -195,7 +195,7 @@ class Server:
         probabilities = data.get("completion_probabilities", [])
         tokens = data.get("tokens", []) if not data["stop"] else []
         for index, token in enumerate(tokens):
-            told = ()
+            told: tuple[tuple[int, float], ...] = ()
             if index < len(probabilities) and probabilities[index]["id"] == token:
                 told = ((token, float(probabilities[index]["logprob"])),)
             events.append(self.rows.emit(submission, token, told))

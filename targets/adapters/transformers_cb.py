@@ -200,8 +200,9 @@ class Engine:
                 self.processor.update_batch()
         for state in self.processor.scheduler.active_requests.values():
             submission = self.owners.get(state.request_id)
-            further = submission in self.requests and state.position_offset > self.prefilled.get(submission, 0)
-            if state.remaining_prefill_tokens and further:
+            if submission is None or submission not in self.requests or not state.remaining_prefill_tokens:
+                continue
+            if state.position_offset > self.prefilled.get(submission, 0):
                 self.counts["chunked"] += 1
                 self.prefilled[submission] = state.position_offset
                 events.append(Prefilled(submission, state.position_offset))
