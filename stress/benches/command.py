@@ -61,13 +61,14 @@ def bench_http(
 @click.option("--scale", type=Number(float, 0.001, 100), default=1, show_default=True, help="1 is 1,000 who vanish.")
 @click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+@click.option("--attack", "only", multiple=True, help="Only this one; may be repeated.  [default: all]")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def bench_siege(scale: float, seed: int, json_path: Path | None, words: tuple[str, ...]) -> int:
+def bench_siege(scale: float, seed: int, json_path: Path | None, only: tuple[str, ...], words: tuple[str, ...]) -> int:
     """Hostile clients against a server of its own; other options are those of `slotfuzz serve`. 1 if anything is wrong."""
     from stress.benches.siege import format_siege, lay_siege
 
     check_file(json_path)
-    siege = lay_siege(words, scale, seed)
+    siege = lay_siege(words, scale, seed, only)
     click.echo(format_siege(siege))
     _write(json_path, siege)
     return 0 if siege.repelled else 1

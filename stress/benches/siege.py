@@ -27,6 +27,7 @@ from stress.benches.attacks import (
 )
 from stress.benches.served import Served, serving
 from stress.benches.wire import asked, connected, read_reply
+from targets.protocol import BadInput
 
 SETTLE_S = 30.0
 INNOCENTS = 4
@@ -34,6 +35,17 @@ INNOCENT_TOKENS = 24
 BODY_BYTES_MAX = 100_000
 QUEUE_MAX = 256
 WRONG_SHOWN = 3
+ATTACKS: tuple[tuple[Attack, int, int], ...] = (
+    (vanish, 1000, AT_ONCE),
+    (malformed, 10_000, AT_ONCE),
+    (slow_reader, 100, AT_ONCE),
+    (slow_sender, 100, 100),
+    (oversized, 100, 16),
+    (crowd, 1000, 1000),
+    (never_sends, 50, 50),
+)
+"""Each with how many there are, and how many at once."""
+NAMES = tuple(attack.__name__ for attack, _, _ in ATTACKS)
 
 
 class Wave(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,32 +91,33 @@ class Siege(msgspec.Struct, frozen=True, kw_only=True):
         return all(wave.repelled for wave in self.waves) and self.exit_code == 0
 
 
-def lay_siege(words: tuple[str, ...], scale: float, seed: int) -> Siege:
-    """Starts a server with more words for `slotfuzz serve` and attacks it; `scale` 1 is 1,000 who vanish."""
+def lay_siege(words: tuple[str, ...], scale: float, seed: int, only: tuple[str, ...] = ()) -> Siege:
+    """Starts a server with more words for `slotfuzz serve` and attacks it; `scale` 1 is 1,000 who vanish.
+
+    Raises:
+        BadInput: where `only` names an attack that there is not.
+    """
+    for name in only:
+        if name not in NAMES:
+            raise BadInput("--attack", "one of " + ", ".join(NAMES), name)
     limits = ("--queue-max", str(QUEUE_MAX), "--body-bytes-max", str(BODY_BYTES_MAX))
     with serving(*limits, *words) as server:
-        resident_mb, waves = trio.run(_lay_siege, server, scale, random.Random(seed))
+        resident_mb, waves = trio.run(_lay_siege, server, scale, random.Random(seed), only)
     return Siege(seed=seed, resident_mb=resident_mb, waves=waves, exit_code=server.process.returncode)
 
 
-async def _lay_siege(server: Served, scale: float, drawn: random.Random) -> tuple[float, tuple[Wave, ...]]:
+async def _lay_siege(
+    server: Served, scale: float, drawn: random.Random, only: tuple[str, ...]
+) -> tuple[float, tuple[Wave, ...]]:
     field = Field(server.port, BODY_BYTES_MAX, QUEUE_MAX, drawn)
-    attacks: tuple[tuple[Attack, int, int], ...] = (
-        (vanish, 1000, AT_ONCE),
-        (malformed, 10_000, AT_ONCE),
-        (slow_reader, 100, AT_ONCE),
-        (slow_sender, 100, 100),
-        (oversized, 100, 16),
-        (crowd, 1000, 1000),
-        (never_sends, 50, 50),
-    )
     answers = [await _innocent_answer(server.port, which) for which in range(INNOCENTS)]
-    for attack, _, _ in attacks[:2]:  # buffers and caches of the server grow once
+    for attack, _, _ in ATTACKS[:2]:  # buffers and caches of the server grow once
         await _attack(attack, field, AT_ONCE, AT_ONCE)
     resident_mb = server.resident_bytes / 1e6
     waves = [
         await _wave(server, field, attack, max(1, int(count * scale)), at_once, answers)
-        for attack, count, at_once in attacks
+        for attack, count, at_once in ATTACKS
+        if not only or attack.__name__ in only
     ]
     return resident_mb, tuple(waves)
 

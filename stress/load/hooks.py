@@ -57,6 +57,8 @@ class Hooks:
         self.watch: Watch | None = None
         self.drained = self.unsent = 0
         self._concluded = False
+        self._runs = 0
+        self._stopping = False
 
     def listen(self, events: Events) -> None:
         """Registers itself."""
@@ -103,6 +105,7 @@ class Hooks:
         """Opens the desk. The host may be another one than at the start: locust's page lets one type it."""
         options, runner = vars(environment.parsed_options), environment.runner
         assert runner is not None, "it starts"
+        self._runs, self._stopping = self._runs + 1, False
         try:
             check_host(environment.host, bool(options["allow_remote"]))
             users, run_s = options["slotfuzz_users"], options["slotfuzz_run_s"]
@@ -126,7 +129,7 @@ class Hooks:
         if plan.watch_s:
             self.watch = Watch(client, plan, self.desk)
             runner.greenlet.spawn(self.watch.run)
-        gevent.spawn_later(plan.run_s + OVER_S, self._stop_by_force, environment, time.monotonic())
+        gevent.spawn_later(plan.run_s + OVER_S, self._stop_by_force, environment, self._runs)
 
     def _sit_down(self, desk: Desk, environment: Environment) -> None:
         if self.desk is not None:
@@ -151,21 +154,22 @@ class Hooks:
         """Nobody has heard from the endpoint for long."""
         runner, options = environment.runner, vars(environment.parsed_options)
         assert runner is not None, "it runs"
-        if runner.state in ENDING:
+        if self._stopping or runner.state in ENDING:
             return
         click.echo(f"the endpoint is gone: nothing was heard for {GONE_S:g} s but that there is none", err=True)
         gevent.spawn(runner.quit if options["headless"] else runner.stop)
 
-    def _stop_by_force(self, environment: Environment, began_s: float) -> None:
+    def _stop_by_force(self, environment: Environment, run: int) -> None:
         """A run that was started from locust's page ends in time as well, whatever was typed there."""
         runner = environment.runner
-        if runner is not None and runner.state not in ENDING:
+        if runner is not None and run == self._runs and not self._stopping and runner.state not in ENDING:
             click.echo("the run's time is over", err=True)
             runner.stop()
 
     def on_test_stopping(self, environment: Environment, **_: Any) -> None:
         """Nobody asks any more; what was asked has some time to be answered in."""
         runner, plan = environment.runner, self.plan
+        self._stopping = True
         if plan is None:
             return
         if isinstance(runner, MasterRunner):

@@ -20,6 +20,8 @@ from targets.protocol import Request
 
 ROOT = Path(__file__).parents[2]
 HOST = "http://127.0.0.1:1"
+WAIT_S = 240
+"""On a machine that does much else beside."""
 
 
 def planned(host: str | None = HOST, users: int = 8, run_s: float | None = 5, **options: Any) -> Plan:
@@ -78,26 +80,32 @@ class Run(NamedTuple):
         return json.loads((self.folder / "load.json").read_bytes())
 
 
-def start_locust(host: str, *words: str) -> subprocess.Popen[str]:
-    """Starts locust on our locustfile."""
+@contextmanager
+def started(host: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Locust on our locustfile, which is ended when this is left."""
     command = [sys.executable, "-m", "locust", "-f", "stress/locustfile.py", "--host", host, *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
 
 
 def end_of(process: subprocess.Popen[str], folder: Path) -> Run:
-    """Waits for it; nothing may have gone wrong within it."""
-    try:
-        said = process.communicate(timeout=90)[0]
-    finally:
-        process.kill()
-        process.wait()
+    """Waits for it to end."""
+    said = process.communicate(timeout=WAIT_S)[0]
     return Run(process.returncode, said, folder)
 
 
 def locust(host: str, folder: Path, *words: str) -> Run:
     """Runs it to its end, without a page."""
-    return end_of(start_locust(host, "--headless", "--only-summary", "--out", str(folder), *words), folder)
+    with started(host, "--headless", "--only-summary", "--out", str(folder), *words) as process:
+        return end_of(process, folder)
 
 
 def free_port() -> int:

@@ -20,6 +20,7 @@ def test_the_command_is_listed_with_those_of_the_lower_floors() -> None:
     told = slotfuzz("--help").output
     assert "  run  " in told
     assert "  serve  " in told
+    assert "  stress  " in told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import stress
 from stress.load.account import exchanges
 from stress.transcript import Begun, Exchange
-from tests.stress.locusts import Server, end_of, free_port, line_of, locust, serving, start_locust
+from tests.stress.locusts import WAIT_S, Server, end_of, free_port, line_of, locust, serving, started
 
 pytestmark = pytest.mark.slow
 
@@ -74,18 +74,21 @@ def test_a_master_and_a_worker_that_are_started_apart_are_one_run(server: Server
     words = ("--headless", "--only-summary", "-u", "2", "-r", "2", "-t", "3s", "--no-verify", "--out", str(tmp_path))
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port)
     noise = ("--noise", "1", "--period", "1")
-    master = start_locust(server.url, "--master", "--expect-workers", "1", *bind, *words, *noise)
-    worker = start_locust(server.url, "--worker", "--master-host", "127.0.0.1", "--master-port", port)
-    run, share = end_of(master, tmp_path), end_of(worker, tmp_path)
+    join = ("--worker", "--master-host", "127.0.0.1", "--master-port", port)
+    with (
+        started(server.url, "--master", "--expect-workers", "1", *bind, *words, *noise) as master,
+        started(server.url, *join) as worker,
+    ):
+        run, share = end_of(master, tmp_path), end_of(worker, tmp_path)
     assert (run.code, share.code) == (0, 0), run.said + share.said
     assert run.load["figures"]["account"]["sent"] == len(heard(tmp_path)) > 0
     assert "victim in quiet" in run.load["figures"]["users"], "the worker does what the master was told"
 
 
 def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp_path: Path) -> None:
-    with serving("--set", "slots=2") as server:
-        words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "60s", "--no-verify")
-        process = start_locust(server.url, *words, "--answer-tokens", "100", "--mix", "lengths")
+    words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "300s", "--no-verify")
+    longer = ("--answer-tokens", "100", "--mix", "lengths")
+    with serving("--set", "slots=2") as server, started(server.url, *words, *longer) as process:
         _wait_for_an_answer(tmp_path)
         server.kill()
         run = end_of(process, tmp_path)
@@ -98,7 +101,7 @@ def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp
 
 
 def _wait_for_an_answer(folder: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
         if any(b'"heard"' in path.read_bytes() for path in folder.glob("transcripts/*.jsonl")):
             return

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from tests.stress.locusts import end_of, free_port, serving, start_locust
+from tests.stress.locusts import WAIT_S, end_of, free_port, serving, started
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")]
 ROWS = ("TTFT", "ITL", "TPOT", "tokens/s", "SLO")
-WAIT_MS = 60_000
+WAIT_MS = 1000 * WAIT_S
 
 
 def _listens(port: int) -> bool:
@@ -25,7 +25,7 @@ def _listens(port: int) -> bool:
 
 
 def _wait_until_it_listens(port: int) -> None:
-    until = time.monotonic() + WAIT_MS / 1000
+    until = time.monotonic() + WAIT_S
     while not _listens(port):
         assert time.monotonic() < until, "locust has no page"
         time.sleep(0.1)
@@ -45,17 +45,14 @@ def test_our_figures_are_on_locusts_page(tmp_path: Path) -> None:
     port = free_port()
     web = ("--web-host", "127.0.0.1", "--web-port", str(port), "--autostart")
     words = ("-u", "3", "-r", "3", "-t", "300s", "--slo-ttft-ms", "60000", "--no-verify", "--mix", "lengths")
-    with serving() as server:
-        process = start_locust(server.url, "--out", str(tmp_path), *web, *words)
-        try:
-            _wait_until_it_listens(port)
-            with sync_playwright() as play:
-                browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-                rows = look(browser.new_page(), f"http://127.0.0.1:{port}", tmp_path / "page.png")
-                browser.close()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            run = end_of(process, tmp_path)
+    with serving() as server, started(server.url, "--out", str(tmp_path), *web, *words) as process:
+        _wait_until_it_listens(port)
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            rows = look(browser.new_page(), f"http://127.0.0.1:{port}", tmp_path / "page.png")
+            browser.close()
+        process.send_signal(signal.SIGTERM)
+        run = end_of(process, tmp_path)
     assert rows.keys() == set(ROWS)
     for cells in rows.values():
         assert cells[1] == "visitor"
