@@ -41,9 +41,9 @@ def verify(asked: Verifying) -> Verdicts:
     """
     started = time.monotonic()
     by = _by(asked)
-    following = Following(asked.folder)
     if asked.account is not None and not asked.account.is_file():
         raise BadInput("--record", "a file that can be read", asked.account)
+    following = Following(asked.folder)
     click.echo(f"judging {asked.folder} by {by}")
     with Ledger(asked.folder / "judged.jsonl", by) as ledger:
         following.done = frozenset(ledger.opinions)

@@ -214,7 +214,8 @@ def test_a_judge_that_dies_drops_nothing(clean: Verifying) -> None:
     try:
         responses = list(Following(clean.folder).read())
         panel.hand_in(responses[:8])
-        panel.heard(60)
+        while panel.waiting:
+            panel.heard(60)
         (worker,) = panel.pids
         os.kill(worker, signal.SIGKILL)
         found = []
