@@ -167,8 +167,10 @@ def replay(
 @click.argument("path", metavar="REPRO", type=click.Path(path_type=Path))
 @click.option("--target", "own", help="The package.module:factory that the repro may import.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write it as a page as well: one file that opens offline.")
-@click.option("--script", hidden=True)
-def explain(path: Path, own: str | None, html: Path | None, **later: Any) -> int:
+@click.option(
+    "--script", type=click.Path(path_type=Path), help="Write a program of its own that shows it, of a real engine."
+)
+def explain(path: Path, own: str | None, html: Path | None, script: Path | None, **later: Any) -> int:
     """Explain a stored failure: what proves it, where it began, and what it probably is."""
     refuse(later)
     check_file(html, "--html")
@@ -178,6 +180,14 @@ def explain(path: Path, own: str | None, html: Path | None, **later: Any) -> int
     from fuzz.run import set_threads
 
     set_threads()
+    if script is not None:
+        from fuzz import repro as repros
+        from fuzz.script import write
+
+        check_file(script, "--script")
+        model = write(repros.load(path), script)
+        click.echo(f"next: python {script} {model}")
+        return 0
     replayer = Replayer(own)
     repro, factory = replayer.open(path)
     try:
@@ -267,25 +277,30 @@ def faults(as_json: bool) -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def targets(as_json: bool) -> None:
-    """List the targets, their knobs, and what each lets us control."""
+    """List the targets, their knobs, what each lets us control, and for real engines whether they are installed."""
+    from targets.adapters import ADAPTERS
     from targets.registry import TARGETS, TargetSpec, build
 
     rows = []
-    for name, doc in TARGETS.items():
-        factory = build(TargetSpec(name))
-        rows.append({"name": name, "installed": True, "what": doc, "control": factory.control, "knobs": factory.knobs})
+    for name, doc in [*TARGETS.items(), *((name, adapter.what) for name, adapter in ADAPTERS.items())]:
+        factory = build(TargetSpec(name), here=False)
+        installed = name not in ADAPTERS or not ADAPTERS[name].missing
+        row = {"name": name, "installed": installed, "what": doc, "control": factory.control, "knobs": factory.knobs}
+        rows.append(row if installed else {**row, "install": ADAPTERS[name].install})
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
         return
     for row in rows:
-        factory = build(TargetSpec(str(row["name"])))
+        factory = build(TargetSpec(str(row["name"])), here=False)
         control = msgspec.structs.asdict(factory.control)
-        click.echo(f"{row['name']}  installed\n  {row['what']}")
+        state = "installed" if row["installed"] else f"not installed: {row['install']}"
+        click.echo(f"{row['name']}  {state}\n  {row['what']}")
         click.echo("  control: " + ", ".join(name for name, value in control.items() if value))
         for knob in factory.knobs:
             allowed = f"{knob.low}..{knob.high}" if knob.low is not None else " ".join(map(str, knob.values))
             unit = f" {knob.unit}" if knob.unit else ""
-            click.echo(f"  {knob.name} = {knob.default}{unit}  ({allowed})  {knob.doc}")
+            when = "" if knob.build_time else "  between requests"
+            click.echo(f"  {knob.name} = {knob.default}{unit}  ({allowed}){when}  {knob.doc}")
 
 
 if __name__ == "__main__":

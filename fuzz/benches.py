@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from fuzz.commandline import Number, bad, check_dtype, check_file, read_settings
+from fuzz.commandline import Benches, Number, bad, check_dtype, check_file, read_settings
 
 
-@click.group()
+@click.group(cls=Benches)
 def bench() -> None:
     """Measure slotfuzz itself."""
 

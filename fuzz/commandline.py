@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-COMMANDS = "slotfuzz.commands"
-"""The entry-point group in which the commands of higher floors are registered."""
+COMMANDS, BENCHES = "slotfuzz.commands", "slotfuzz.benches"
+"""The entry-point groups in which the commands of higher floors are registered, and those under `bench`."""
 NOT_YET = {
     "python": "engines in another interpreter",
     "script": "a failure as a script of its own",
@@ -68,18 +68,26 @@ class Root(Group):
     Nothing here imports upwards: a command is looked up by name, and loaded only when it is asked for.
     """
 
+    entry_points = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name."""
-        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
+        return sorted({*super().list_commands(ctx), *entry_points(group=self.entry_points).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by name; None where there is none."""
         own = super().get_command(ctx, cmd_name)
         if own is None:
-            for found in entry_points(group=COMMANDS, name=cmd_name):
+            for found in entry_points(group=self.entry_points, name=cmd_name):
                 command: click.Command = found.load()
                 return command
         return own
+
+
+class Benches(Root):
+    """The group of all benches, found in the same way."""
+
+    entry_points = BENCHES
 
 
 class Number(click.ParamType[Any]):

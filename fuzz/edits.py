@@ -139,6 +139,12 @@ def apart(schedule: Schedule) -> Schedule:
     return msgspec.structs.replace(schedule, ops=tuple(ops))
 
 
+def brief(schedule: Schedule) -> Schedule:
+    """Single steps in place of many."""
+    ops = [Step(min(op.count, 1), op.rows) if isinstance(op, Step) else op for op in schedule.ops]
+    return msgspec.structs.replace(schedule, ops=tuple(ops))
+
+
 def resized(request: Request, prompt: int | None = None, new: int | None = None) -> Request:
     """A shorter prompt (its beginning) and a smaller budget; never longer, and never less than one token of each."""
     length = len(request.prompt) if prompt is None else min(max(prompt, 1), len(request.prompt))

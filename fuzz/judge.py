@@ -16,7 +16,7 @@ from oracle.checks import CHECKS, ROUTINE
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
-from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace, in_full
+from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace, in_full, with_ends
 
 Answer = TypeVar("Answer")
 
@@ -105,7 +105,7 @@ class Judge:
     def case(self, schedule: Schedule, trace: Trace, thorough: bool = False) -> Case:
         """What the checks may know of a schedule, every prompt as it was handed in, and of its trace."""
         return Case(
-            schedule=in_full(schedule, trace),
+            schedule=with_ends(in_full(schedule, trace), self.factory.control.ends),
             trace=trace,
             control=self.factory.control,
             references=self.reference,

@@ -14,6 +14,7 @@ import msgspec
 
 from fuzz.edits import (
     apart,
+    brief,
     decisive,
     drop_request,
     ends,
@@ -41,6 +42,7 @@ from fuzz.smaller import (
     lowered,
     numbers,
     pressed,
+    remainders,
     shorter,
     tighter,
 )
@@ -112,6 +114,7 @@ class _Shrinker:
         self.best = schedule
         self.finding = finding
         self.numbers = numbers(knobs, fixed)
+        self.counts = numbers(knobs, ())
         self.fixed = fixed
         self.evaluate = evaluate
         self.evaluations = 0
@@ -183,10 +186,13 @@ class _Shrinker:
     # The passes below read `self.best` anew after every candidate: each builds on what the one before it achieved.
 
     def _requests(self) -> Iterator[Schedule]:
-        """The victim alone; the victim and one other; then one request less at a time."""
+        """The victim alone, also with single steps, as it waits for nobody then; the victim and one other; then one less."""
         victim = self.finding.submission
         if victim is not None and len(submissions(self.best)) > 1:
-            yield keep_requests(self.best, {victim})
+            alone = keep_requests(self.best, {victim})
+            yield alone
+            if len(submissions(self.best)) > 1:
+                yield brief(alone)
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
                 if other != victim and len(submissions(self.best)) > 2:
@@ -220,6 +226,7 @@ class _Shrinker:
         yield with_requests(self.best, lambda which, request: retold(request, (which + 1,)))
         yield with_requests(self.best, lambda _, request: resized(request, 1, 1))
         yield with_requests(self.best, lambda _, request: resized(ends(request), 2, 1))
+        yield from remainders(self.best, self.counts)
         yield with_requests(self.best, lambda _, request: resized(request, 2, 2))
         yield with_requests(self.best, lambda _, request: ends(request))
         if any(decisive(request) != request for request in submissions(self.best)):
@@ -304,7 +311,8 @@ class _Shrinker:
                 self._immovable.add(knob.name)
         if base is self.best:
             return False
-        return await self._any(fitted(less, self.numbers, measure) for less in shorter(base))
+        less = (*remainders(base, self.counts), *shorter(base))
+        return await self._any(fitted(each, self.numbers, measure) for each in less)
 
     def _coincidences(self) -> Iterator[Schedule]:
         """Other ids, where their pattern alone does not make the failure."""

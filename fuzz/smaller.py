@@ -57,14 +57,32 @@ def lowered(schedule: Schedule, turnable: tuple[Knob, ...], knob: Knob) -> Itera
 
 
 def shorter(schedule: Schedule) -> Iterator[Schedule]:
-    """All requests at a few tokens, at most; at their two ends; and none longer than half of the longest."""
+    """All requests at a few tokens, at most; at their two ends; without half; and none longer than half of the longest.
+
+    What is left of a half is the beginning and what comes behind the middle: there pages meet that are alike by themselves.
+    """
     prompt = max(len(request.prompt) for request in submissions(schedule)) // 2
     new = max(request.max_new_tokens for request in submissions(schedule)) // 2
     for shape in SHAPES:
         yield _resized(schedule, *shape)
     yield with_requests(schedule, lambda _, request: ends(request))
+    yield with_requests(
+        schedule, lambda _, request: retold(request, request.prompt[:1] + request.prompt[1:][len(request.prompt) // 2 - 1 :])
+    )
     for cap in ((prompt, new), (prompt, None), (None, new)):
         yield _resized(schedule, *cap)
+
+
+def remainders(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:
+    """Where a number is set that goes several times into prompts: as much of each as leaves the same over, once."""
+    longest = max(len(request.prompt) for request in submissions(schedule))
+    for knob in turnable:
+        number = int(schedule.settings.get(knob.name, 0))
+        if 1 < number < longest - number:
+            yield with_requests(
+                schedule,
+                lambda _, request: resized(request, number + 1 + (len(request.prompt) - 1) % number),  # noqa: B023
+            )
 
 
 def pressed(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fuzz.commandline import Number, bad, read_settings
+from stress.command import read_key
+
+if TYPE_CHECKING:
+    from stress.judging.asking import Dialect
 
 
 @click.command()
@@ -20,7 +25,15 @@ from fuzz.commandline import Number, bad, read_settings
 @click.option("--dtype", help="Of what was served: float64 (default), float32, bfloat16 or float16.")
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--foreign", is_flag=True, help="Something else than `slotfuzz serve` was asked.")
-@click.option("--workers", type=Number(int, 1, 64), default=1, show_default=True, help="Judges, a process each.")
+@click.option(
+    "--endpoint",
+    "url",
+    help="Asked again for what is wrong; without --model, the judge.",
+)
+@click.option("--idle", "answers", type=click.Path(path_type=Path), help="The file of these.  [default: FOLDER/idle.jsonl]")
+@click.option("--dialect", help="The fields it is asked with: slotfuzz, vllm or openai.  [default: as it calls itself]")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="A file with the key to send it.")
+@click.option("--workers", type=Number(int, 0, 64), default=1, show_default=True, help="Judge processes; 0: in this one.")
 @click.option("--follow", is_flag=True, help="Judge while the load runs; SIGINT or SIGTERM says that it is over.")
 @click.option(
     "--quiet-seconds",
@@ -52,6 +65,10 @@ def verify(
     dtype: str | None,
     device: str | None,
     foreign: bool,
+    url: str | None,
+    answers: Path | None,
+    dialect: str | None,
+    api_key_file: Path | None,
     workers: int,
     follow: bool,
     quiet_seconds: float,
@@ -59,8 +76,10 @@ def verify(
     repros_max: int,
 ) -> int:
     """Judge every response of a load run, and make repros of what is wrong."""
+    if url is not None and model is None and not faults:
+        return _by_itself(folder, url, answers, dialect, api_key_file, follow, quiet_seconds)
     try:
-        from stress.verifying import Verifying
+        from stress.judging.asked import Verifying
         from stress.verifying import verify as verify_folder
     except ImportError as error:
         raise bad("slotfuzz verify", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
@@ -77,6 +96,9 @@ def verify(
         account = folder / "account.jsonl"
     asked = Verifying(
         folder=folder,
+        url=url,
+        dialect=known_dialect(dialect),
+        api_key=None if api_key_file is None else read_key(api_key_file),
         spec=spec,
         factory=factory,
         settings=settings,
@@ -88,3 +110,41 @@ def verify(
         repros_max=repros_max,
     )
     return EXIT_CODES[verify_folder(asked).worst]
+
+
+def _by_itself(
+    folder: Path,
+    url: str,
+    answers: Path | None,
+    dialect: str | None,
+    api_key_file: Path | None,
+    follow: bool,
+    quiet_s: float,
+) -> int:
+    """Judges by the endpoint's own answers."""
+    try:
+        from stress.idling import Idling, verify_idle
+    except ImportError as error:
+        raise bad("slotfuzz verify", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
+    from fuzz.report import EXIT_CODES
+
+    asked = Idling(
+        folder=folder,
+        url=url,
+        answers=answers or folder / "idle.jsonl",
+        api_key=None if api_key_file is None else read_key(api_key_file),
+        dialect=known_dialect(dialect),
+        follow=follow,
+        quiet_s=quiet_s,
+    )
+    return EXIT_CODES[verify_idle(asked).worst]
+
+
+def known_dialect(name: str | None) -> Dialect | None:
+    """A dialect by its name."""
+    from stress.judging.asking import DIALECTS
+
+    found = next((each for each in DIALECTS if each == name), None)
+    if name is not None and found is None:
+        raise bad("--dialect", "one of " + ", ".join(DIALECTS), name)
+    return found

@@ -12,53 +12,25 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import click
 import msgspec
 
-from fuzz.conductor import run_trio
 from fuzz.repro import write_atomically
-from stress.judging.following import Following, Response, decoded
+from stress.examining import examined
+from stress.judging.asked import Verifying
+from stress.judging.following import Following, Response
 from stress.judging.ledger import Ledger
 from stress.judging.opinion import Opinion, Standing
-from stress.judging.panel import BUNDLE, Panel, unjudged
+from stress.judging.panel import BUNDLE, Alone, Judges, Panel, judge_of, unjudged
 from stress.judging.verdicts import Verdicts, format_verdicts, summed
-from stress.recording.account import read_lives
-from stress.recording.repros import Found, Reproducer
-from stress.transcript import Exchange
-from targets.protocol import Factory, Setting
-from targets.registry import TargetSpec
+from stress.recording.repros import Found
+from targets.protocol import BadInput
 
-SUSPECTS_MAX = 50
-"""So many suspects are decided by experiment; more stay undecided."""
 LOOK_S = 0.2
 """Between two looks at transcripts that do not grow."""
-
-
-@dataclass(frozen=True)
-class Verifying:
-    """What is judged, and by whom.
-
-    Attributes:
-        follow: Whether transcripts still grow. It ends when a signal says so, or nothing has come for `quiet_s`.
-        account: The served target's own account, where there is one.
-        foreign: Whether something else than `slotfuzz serve` was asked, which may draw other noise when it samples.
-        repros_max: So many bugs are made repros of.
-    """
-
-    folder: Path
-    spec: TargetSpec
-    factory: Factory
-    settings: dict[str, Setting]
-    workers: int
-    follow: bool
-    quiet_s: float
-    account: Path | None
-    foreign: bool
-    repros_max: int
 
 
 def verify(asked: Verifying) -> Verdicts:
@@ -69,15 +41,18 @@ def verify(asked: Verifying) -> Verdicts:
     """
     started = time.monotonic()
     by = _by(asked)
+    following = Following(asked.folder)
+    if asked.account is not None and not asked.account.is_file():
+        raise BadInput("--record", "a file that can be read", asked.account)
     click.echo(f"judging {asked.folder} by {by}")
     with Ledger(asked.folder / "judged.jsonl", by) as ledger:
-        following = Following(asked.folder, frozenset(ledger.opinions))
-        with _until_signal() as over:
-            _judge_all(asked, following, ledger, over)
+        following.done = frozenset(ledger.opinions)
+        with until_signal() as over:
+            left = _judge_all(asked, following, ledger, over)
         suspects = sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values())
-        found = _looked_into(asked, following, ledger)
+        found = Found() if left or not asked.repros_max else examined(asked, following, ledger)
         verdicts = summed(
-            ledger.opinions.values(),
+            [*ledger.opinions.values(), *left],
             in_flight=len(following.open),
             by=by,
             seconds=time.monotonic() - started,
@@ -85,9 +60,15 @@ def verify(asked: Verifying) -> Verdicts:
             suspects=suspects,
             refuted=len(found.refuted),
             repros=found.stored,
+            schedules=found.schedules,
             not_reproduced=found.said,
         )
-    write_atomically(asked.folder / "verdicts.json", msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
+    return concluded(asked.folder, verdicts)
+
+
+def concluded(folder: Path, verdicts: Verdicts) -> Verdicts:
+    """Writes the sum down and says what is in it."""
+    write_atomically(folder / "verdicts.json", msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
     click.echo(format_verdicts(verdicts))
     return verdicts
 
@@ -98,9 +79,9 @@ def _by(asked: Verifying) -> str:
     return " ".join(filter(None, (asked.factory.identity, settings, "foreign" if asked.foreign else "")))
 
 
-def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Over) -> None:
-    """Hands out what there is until there is no more, and writes down what comes back."""
-    panel = Panel(asked.spec, asked.settings, asked.workers, nice=asked.follow, foreign=asked.foreign)
+def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Over) -> list[Opinion]:
+    """Hands out what there is until there is no more, and writes down what comes back; returns what is left, unjudged."""
+    panel = _judges(asked)
     quiet_since = time.monotonic()
     try:
         while True:
@@ -112,74 +93,22 @@ def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Ove
                 ledger.add(panel.heard(LOOK_S))
             elif not asked.follow or over.told or time.monotonic() - quiet_since > asked.quiet_s:
                 if not (last := list(_bundles(following))):
-                    return
+                    return []
                 for bundle in last:
                     panel.hand_in(bundle)
             else:
                 time.sleep(LOOK_S)
             if over.twice:
-                ledger.add(
-                    unjudged(response, "it was told to stop") for bundle in _bundles(following) for response in bundle
-                )
-                return
+                left = [*panel.left(), *(response for bundle in _bundles(following) for response in bundle)]
+                return [unjudged(response, "the judging was told to stop") for response in left]
     finally:
         panel.close()
 
 
-def _looked_into(asked: Verifying, following: Following, ledger: Ledger) -> Found:
-    """Experiments: suspects are decided, wrong and lost responses are made repros of, and the ledger is told."""
-    opinions = list(ledger.opinions.values())
-    if all(opinion.standing in (Standing.RIGHT, Standing.UNJUDGED) for opinion in opinions) and not following.open:
-        return Found()
-    if not asked.repros_max:
-        return Found()
-    heard = heard_by_name(following)
-    lives = None if asked.account is None else list(read_lives(asked.account))
-    reproducer = Reproducer(asked.spec, asked.factory, asked.settings, asked.folder, heard, lives)
-    found = run_trio(_look_into, reproducer, opinions, following, asked.repros_max)
-    ledger.add(changed for opinion in opinions if (changed := _decided(opinion, found)) != opinion)
-    return found
-
-
-async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following: Following, repros_max: int) -> Found:
-    """Suspects first: what they are decides what is wrong."""
-    sent = {name: exchange.sent_s for name, exchange in reproducer.heard.items()}
-    opinions = sorted(opinions, key=lambda opinion: sent[opinion.name])
-    for opinion in [each for each in opinions if each.standing is Standing.SUSPECT][:SUSPECTS_MAX]:
-        await reproducer.decide(opinion)
-    silent = [
-        Opinion(source=source, number=number, outcome="begun", standing=Standing.LOST) for source, number in following.open
-    ]
-    wrong = [each for each in opinions if _decided(each, reproducer.found).standing is Standing.WRONG]
-    lost = [each for each in (*opinions, *silent) if each.standing is Standing.LOST]
-    return await reproducer.run([*wrong, *lost], repros_max)
-
-
-def _decided(opinion: Opinion, found: Found) -> Opinion:
-    """The opinion after the experiments."""
-    kind = found.kinds.get(opinion.name)
-    if opinion.name in found.refuted and opinion.standing is Standing.SUSPECT:
-        return msgspec.structs.replace(opinion, standing=Standing.RIGHT, complaints=())
-    if kind is None or opinion.standing is Standing.LOST:
-        return opinion
-    first, *more = opinion.complaints
-    named = first if first.kind is not None else msgspec.structs.replace(first, kind=kind)
-    return msgspec.structs.replace(opinion, standing=Standing.WRONG, complaints=(named, *more))
-
-
-def heard_by_name(following: Following) -> dict[tuple[str, int], Exchange]:
-    """All that was heard, by the request's name; of what nothing was heard, that it was asked."""
-    found = {(response.source, response.number): decoded(response.raw).exchange for response in following.again()}
-    for name, begun in following.open.items():
-        found[name] = Exchange(
-            number=begun.number,
-            user=begun.user,
-            request=begun.request,
-            sent_s=begun.sent_s,
-            ended_s=max(following.last_s, begun.sent_s),
-            outcome="cut",
-        )
-    return found
+def _judges(asked: Verifying) -> Judges:
+    if asked.workers:
+        return Panel(asked.spec, asked.settings, asked.workers, nice=asked.follow, foreign=asked.foreign)
+    return Alone(judge_of(asked.spec, asked.factory, asked.settings, asked.foreign))
 
 
 def _bundles(following: Following) -> Iterator[list[Response]]:
@@ -215,7 +144,7 @@ class Over:
 
 
 @contextmanager
-def _until_signal() -> Iterator[Over]:
+def until_signal() -> Iterator[Over]:
     """Counts SIGINT and SIGTERM while it is entered."""
     over = Over()
     before = {number: signal.signal(number, over.tell) for number in (signal.SIGINT, signal.SIGTERM)}

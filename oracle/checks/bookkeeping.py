@@ -116,6 +116,7 @@ def _end(
         Reason.LENGTH: full and not stopped,
         Reason.CONTEXT: len(request.prompt) + len(streamed) >= case.context_tokens_max and not (stopped or full),
         Reason.CANCELLED: cancelled,
+        Reason.ROOM: case.control.gives_up,
         Reason.DEADLINE: request.deadline_s is not None and waited_s >= request.deadline_s,
     }
     if not rightful[event.reason]:

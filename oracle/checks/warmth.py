@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 from oracle.case import Case, alike
 from oracle.finding import Finding, Report
-from targets.protocol import Admitted, CheckName, Emitted, Kind, Schedule, Trace
+from targets.protocol import Admitted, Asked, CheckName, Emitted, Kind, Schedule, Submit, Trace
 
 
 def warmth(case: Case) -> Generator[Schedule, Trace, Report]:
@@ -20,12 +20,16 @@ def warmth(case: Case) -> Generator[Schedule, Trace, Report]:
     tokens = {who: list(request.prompt) for who, request in enumerate(case.requests)}
     before: set[int] = set()
     blamed: set[int] = set()
+    coming = iter(range(len(case.requests)))
     for index, event in enumerate(case.trace):
-        if isinstance(event, Emitted) and event.submission in tokens:
+        if isinstance(event, Asked) and not case.control.stepped and event.op < len(case.schedule.ops):
+            # Somebody may have left something before it is known to run, or have been cancelled by then.
+            before |= {next(coming)} if isinstance(case.schedule.ops[event.op], Submit) else set()
+        elif isinstance(event, Emitted) and event.submission in tokens:
             tokens[event.submission].append(event.token)
         elif isinstance(event, Admitted) and event.submission in tokens:
             who = event.submission
-            what = _complaint(case, event, tokens, before)
+            what = _complaint(case, event, tokens, before - {who} if not case.control.stepped else before)
             before.add(who)
             if what is not None and who not in blamed:
                 blamed.add(who)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import httpx2
 import msgspec
@@ -24,12 +24,13 @@ SILENT_S = 120.0
 CONNECTIONS_MAX = 1024
 
 
-def body_of(request: Request, model: str, ours: bool = True) -> dict[str, Any]:
-    """The body that asks for what a request asks for.
+Dialect = Literal["slotfuzz", "vllm", "openai"]
+"""Which fields an endpoint knows: all of ours, those of them that are vLLM's, or OpenAI's only."""
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
-    Args:
-        ours: Whether the endpoint is `slotfuzz serve`, which knows every field.
-    """
+
+def body_of(request: Request, model: str, dialect: Dialect = "slotfuzz") -> dict[str, Any]:
+    """The body that asks for what a request asks for, as far as the endpoint knows the fields."""
     asked = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -45,18 +46,21 @@ def body_of(request: Request, model: str, ours: bool = True) -> dict[str, Any]:
         body["logprobs"] = min(asked.logprobs, 5)
     if asked.bias:
         body["logit_bias"] = {str(token): added for token, added in asked.bias}
-    for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
-        if getattr(asked, name) != getattr(GREEDY, name):
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
             body[name] = getattr(asked, name)
-    extra: dict[str, Any] = {
+    if dialect == "openai":
+        return body
+    more: dict[str, Any] = {
+        "repetition_penalty": asked.repetition_penalty if asked.repetition_penalty != GREEDY.repetition_penalty else None,
         "min_tokens": asked.min_new_tokens,
         "stop_token_ids": list(request.stop),
         "allowed_token_ids": list(asked.allowed),
+        "return_token_ids": True,
+        "ignore_eos": True,
     }
-    body |= {name: value for name, value in extra.items() if value}
-    if request.salt is not None:
-        body["salt"] = request.salt
-    return body | ({"return_token_ids": True, "ignore_eos": True} if ours else {})
+    body |= {name: value for name, value in more.items() if value}
+    return body | ({"salt": request.salt} if dialect == "slotfuzz" and request.salt is not None else {})
 
 
 class Endpoint:
@@ -64,13 +68,13 @@ class Endpoint:
 
     Attributes:
         model: As it calls it.
-        ours: Whether it is `slotfuzz serve`.
+        dialect: Which fields it is asked with.
     """
 
-    def __init__(self, client: httpx2.AsyncClient, model: str, ours: bool) -> None:
+    def __init__(self, client: httpx2.AsyncClient, model: str, dialect: Dialect) -> None:
         self.client = client
         self.model = model
-        self.ours = ours
+        self.dialect = dialect
 
     async def ask(
         self,
@@ -79,17 +83,19 @@ class Endpoint:
         user: str = "asked",
         hear: Callable[[int], None] = lambda _: None,
         gone: trio.CancelScope | None = None,
+        sent: Callable[[], None] = lambda: None,
     ) -> Exchange:
         """Asks, and hears the answer to its end, or until `gone` is cancelled, which hangs up.
 
         Args:
             hear: Is told after each piece how many tokens there are.
+            sent: Is told when the whole request is on its way.
         """
-        hearing = Hearing(hear)
+        hearing = Hearing(hear, sent)
         sent_s = time.monotonic()
         scope = gone or trio.CancelScope()
         with scope:
-            await self._ask(body_of(request, self.model, self.ours), hearing)
+            await self._ask(body_of(request, self.model, self.dialect), hearing)
         outcome: Any = "cancelled" if scope.cancelled_caught else hearing.outcome
         return Exchange(
             number=number,
@@ -110,7 +116,8 @@ class Endpoint:
 
     async def _ask(self, body: dict[str, Any], hearing: Hearing) -> None:
         try:
-            async with self.client.stream("POST", "/completions", json=body) as response:
+            about = {"trace": hearing.trace}
+            async with self.client.stream("POST", "/completions", json=body, extensions=about) as response:
                 hearing.status = response.status_code
                 if response.status_code != 200:
                     said = (await response.aread()).decode(errors="replace")
@@ -126,8 +133,9 @@ class Endpoint:
 class Hearing:
     """What is heard of one request."""
 
-    def __init__(self, hear: Callable[[int], None]) -> None:
+    def __init__(self, hear: Callable[[int], None], sent: Callable[[], None] = lambda: None) -> None:
         self.hear = hear
+        self.sent = sent
         self.status = 0
         self.pieces: list[Piece] = []
         self.tokens = 0
@@ -138,6 +146,11 @@ class Hearing:
         self.cached: int | None = None
         self.error = ""
         self.outcome = "failed"
+
+    async def trace(self, event: str, info: object) -> None:
+        """What the connection is doing."""
+        if event.endswith("send_request_body.complete"):
+            self.sent()
 
     def refused(self, said: str) -> None:
         """A status that is no answer."""
@@ -175,8 +188,8 @@ class Hearing:
 
 
 @asynccontextmanager
-async def endpoint(url: str, api_key: str | None = None) -> AsyncIterator[Endpoint]:
-    """An endpoint by its URL, as `http://127.0.0.1:8000/v1`.
+async def endpoint(url: str, api_key: str | None = None, dialect: Dialect | None = None) -> AsyncIterator[Endpoint]:
+    """An endpoint by its URL, as `http://127.0.0.1:8000/v1`; its dialect, unless it is told, by who says that he owns it.
 
     Raises:
         BadInput: where nobody listens there, or it is no such endpoint.
@@ -190,8 +203,9 @@ async def endpoint(url: str, api_key: str | None = None) -> AsyncIterator[Endpoi
         try:
             found = await client.get("/models")
             card = msgspec.json.decode(found.content)["data"][0]
-            model, ours = str(card["id"]), card.get("owned_by") == "slotfuzz"
+            model, owner = str(card["id"]), card.get("owned_by")
         except (httpx2.HTTPError, msgspec.DecodeError, KeyError, IndexError, TypeError) as error:
             rule = "the URL of an OpenAI-compatible endpoint that can be reached"
             raise BadInput("--endpoint", rule, url, f"{type(error).__name__}: {error}") from error
-        yield Endpoint(client, model, ours)
+        known: Dialect = {"slotfuzz": "slotfuzz", "vllm": "vllm"}.get(str(owner), "openai")  # type: ignore[assignment]
+        yield Endpoint(client, model, dialect or known)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from typing import Protocol
 
 import msgspec
 import torch
@@ -51,11 +52,68 @@ def judge_of(spec: TargetSpec, factory: Factory, settings: Mapping[str, Setting]
     return NetworkJudge(reference, factory.control, factory.vocabulary, room, tokenizer, foreign)
 
 
+class Judges(Protocol):
+    """Who judges bundles."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no more bundles should be handed in now."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something that was handed in is not judged yet."""
+
+    def hand_in(self, bundle: list[Response]) -> None:
+        """Gives the judges a bundle."""
+
+    def heard(self, seconds: float) -> list[Opinion]:
+        """What the judges found since the last time; waits so long for the first of it."""
+
+    def left(self) -> list[Response]:
+        """What was handed in and is not judged yet."""
+
+    def close(self) -> None:
+        """Sends the judges home."""
+
+
+class Alone:
+    """One judge, in this process."""
+
+    def __init__(self, judge: NetworkJudge) -> None:
+        self.judge = judge
+        self._bundles: list[list[Response]] = []
+
+    @property
+    def full(self) -> bool:
+        """One bundle is enough."""
+        return self.waiting
+
+    @property
+    def waiting(self) -> bool:
+        """Until it is heard."""
+        return bool(self._bundles)
+
+    def hand_in(self, bundle: list[Response]) -> None:
+        """Takes it down."""
+        self._bundles.append(bundle)
+
+    def heard(self, seconds: float) -> list[Opinion]:
+        """Judges what was handed in."""
+        bundles, self._bundles = self._bundles, []
+        return [opinion for bundle in bundles for opinion in _judged(self.judge, bundle)]
+
+    def left(self) -> list[Response]:
+        """What was handed in last."""
+        return [response for bundle in self._bundles for response in bundle]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Panel:
     """Judges at work.
 
     Attributes:
-        waiting: Bundles that are being judged.
         died: How often judges died.
     """
 
@@ -66,38 +124,52 @@ class Panel:
         self.workers = workers
         self.nice = nice
         self.died = 0
-        self.waiting: dict[Future[list[Opinion]], list[Response]] = {}
+        self._waiting: dict[Future[list[Opinion]], list[Response]] = {}
         self._pool = self._opened()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the judges that have begun."""
+        return list(self._pool._processes or ())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bundles are being judged."""
+        return bool(self._waiting)
 
     @property
     def full(self) -> bool:
         """Whether no more bundles should be handed in now."""
-        return len(self.waiting) >= self.workers * AHEAD
+        return len(self._waiting) >= self.workers * AHEAD
 
     def hand_in(self, bundle: list[Response]) -> None:
         """Gives the judges a bundle."""
         try:
-            self.waiting[self._pool.submit(_judge, self.told, bundle)] = bundle
+            self._waiting[self._pool.submit(_judge, self.told, bundle)] = bundle
         except BrokenProcessPool:
             self._renew()
-            self.waiting[self._pool.submit(_judge, self.told, bundle)] = bundle
+            self._waiting[self._pool.submit(_judge, self.told, bundle)] = bundle
 
     def heard(self, seconds: float) -> list[Opinion]:
         """What the judges found since the last time; waits so long for the first of it."""
-        done, _ = wait(self.waiting, seconds, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._waiting, seconds, return_when=FIRST_COMPLETED)
         found: list[Opinion] = []
         broken: list[Response] = []
         for future in done:
-            bundle = self.waiting.pop(future)
+            bundle = self._waiting.pop(future)
             if isinstance(future.exception(), BrokenProcessPool):
                 broken += bundle
             else:
                 found += future.result()
         if broken:
-            broken += [response for bundle in self.waiting.values() for response in bundle]
-            self.waiting.clear()
+            broken += [response for bundle in self._waiting.values() for response in bundle]
+            self._waiting.clear()
             found += self._one_by_one(broken)
         return found
+
+    def left(self) -> list[Response]:
+        """As `Judges.left`."""
+        return [response for bundle in self._waiting.values() for response in bundle]
 
     def close(self) -> None:
         """Sends the judges home."""
@@ -160,7 +232,10 @@ def _this_judge(told: bytes) -> NetworkJudge:
 
 def _judge(told: bytes, bundle: list[Response]) -> list[Opinion]:
     """Judges a bundle in a process that is a judge."""
-    judge = _this_judge(told)
+    return _judged(_this_judge(told), bundle)
+
+
+def _judged(judge: NetworkJudge, bundle: list[Response]) -> list[Opinion]:
     found = []
     for response in bundle:
         try:

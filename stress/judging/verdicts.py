@@ -23,6 +23,7 @@ class StoredRepro(msgspec.Struct, frozen=True, kw_only=True):
         path: In the run's folder.
         source, number: The response from which it came.
         by: How it was found: "account" or "timeline".
+        http_wrong, http_tries: How often something is wrong when the live endpoint is asked for it; 0 of 0 where it is not.
     """
 
     path: str
@@ -33,6 +34,25 @@ class StoredRepro(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     evaluations: int
     by: str
+    http_wrong: int = 0
+    http_tries: int = 0
+
+
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A wrong response of an endpoint that is all there is, as a schedule that goes wrong there now and then.
+
+    Attributes:
+        path: In the run's folder.
+        source, number: The response from which it came.
+        wrong, tries: How often something was wrong.
+    """
+
+    path: str
+    source: str
+    number: int
+    requests: int
+    wrong: int
+    tries: int
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +91,7 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     seconds: float
     repros: tuple[StoredRepro, ...] = ()
+    schedules: tuple[StoredSchedule, ...] = ()
     not_reproduced: tuple[str, ...] = ()
     unreadable: tuple[tuple[str, str], ...] = ()
     not_right: tuple[Opinion, ...] = ()
@@ -91,6 +112,7 @@ def summed(
     suspects: int = 0,
     refuted: int = 0,
     repros: Iterable[StoredRepro] = (),
+    schedules: Iterable[StoredSchedule] = (),
     not_reproduced: Iterable[str] = (),
 ) -> Verdicts:
     """Counts opinions.
@@ -127,6 +149,7 @@ def summed(
         by=by,
         seconds=round(seconds, 3),
         repros=tuple(repros),
+        schedules=tuple(schedules),
         not_reproduced=tuple(not_reproduced),
         unreadable=bad_lines,
         not_right=tuple(shown[:SHOWN_MAX]),
@@ -155,6 +178,11 @@ def format_verdicts(verdicts: Verdicts) -> str:
         said = opinion.complaints[0].what if opinion.complaints else opinion.why or opinion.outcome
         lines.append(f"{opinion.standing}: {opinion.source} #{opinion.number}: {said}")
     lines += [f"unreadable: {where}: {why}" for where, why in verdicts.unreadable[:3]]
-    lines += [f"{repro.kind}: {repro.requests} requests, {repro.path}" for repro in verdicts.repros]
+    for repro in verdicts.repros:
+        live = f"; at the endpoint in {repro.http_wrong} of {repro.http_tries} plays" if repro.http_tries else ""
+        lines.append(f"{repro.kind}: {repro.requests} requests, {repro.path}{live}")
+    lines += [
+        f"wrong in {each.wrong} of {each.tries} plays: {each.requests} requests, {each.path}" for each in verdicts.schedules
+    ]
     lines += [f"no repro: {sentence}" for sentence in verdicts.not_reproduced[:3]]
     return "\n".join(lines)

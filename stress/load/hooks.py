@@ -14,6 +14,7 @@ from locust import LoadTestShape
 from locust.env import Environment
 from locust.event import Events
 from locust.runners import STATE_CLEANUP, STATE_INIT, STATE_STOPPED, STATE_STOPPING, MasterRunner, WorkerRunner
+from locust.stats import CSV_STATS_INTERVAL_SEC
 
 from stress.load.client import Client
 from stress.load.desk import Desk
@@ -29,7 +30,7 @@ from targets.protocol.errors import BadInput
 LOOK_S = 0.05
 ENDING = (STATE_STOPPING, STATE_STOPPED, STATE_CLEANUP)
 DRAIN, DRAINED, GONE = "slotfuzz-drain", "slotfuzz-drained", "slotfuzz-gone"
-GONE_S = 10.0
+GONE_S = 5.0
 """An endpoint that is gone for so long does not come back: the run ends."""
 GONE_LOOK_S = 0.5
 OVER_S = 5.0
@@ -93,7 +94,7 @@ class Hooks:
                 runner.register_message(GONE, self.on_gone, concurrent=True)
         except BadInput as error:
             refuse(error)
-        if not options.get("user_classes"):
+        if not options.get("user_classes") and not isinstance(runner, WorkerRunner):  # a worker has whom its master names
             environment.user_classes[:] = _classes(options)
         if options["shape"] == "none":
             environment.shape_class = None
@@ -205,6 +206,8 @@ class Hooks:
         self._concluded = True
         if runner is not None and runner.state != STATE_INIT:
             runner.quit()
+            if vars(environment.parsed_options)["csv_prefix"]:
+                gevent.sleep(CSV_STATS_INTERVAL_SEC + LOOK_S)  # else locust leaves the last second out of its files
             gauges = None if self.watch is None else self.watch.settle()
             unsent = self.unsent if self.desk is None else self.desk.unsent
             code = conclude(self.plan, gauges, unsent, verify)

@@ -137,10 +137,10 @@ def sayable(request: Request, plan: Plan) -> Request:
     sampling = msgspec.structs.replace(
         sampling,
         repetition_penalty=min(given.repetition_penalty, 10.0),
-        allowed=given.allowed,
+        allowed=tuple(dict.fromkeys(given.allowed)),
         min_new_tokens=min(given.min_new_tokens, request.max_new_tokens),
     )
-    stop = () if sampling.allowed and set(sampling.allowed) <= set(request.stop) else request.stop
+    stop = () if sampling.allowed and set(sampling.allowed) <= set(request.stop) else tuple(dict.fromkeys(request.stop))
     salt = request.salt if plan.dialect == "slotfuzz" else None
     return msgspec.structs.replace(request, sampling=sampling, stop=stop, stop_sequences=(), salt=salt)
 

@@ -24,7 +24,7 @@ from fuzz.worker import stage_for
 from oracle.finding import Verdict
 from oracle.kinds import decide
 from stress.judging.opinion import Opinion, Standing
-from stress.judging.verdicts import StoredRepro
+from stress.judging.verdicts import StoredRepro, StoredSchedule
 from stress.recording.account import Life
 from stress.recording.narrowing import Narrower, suspects
 from stress.recording.timeline import variations
@@ -57,12 +57,14 @@ class Found:
         kinds: What experiments say a response is, by its name.
         refuted: Names of responses that experiments cleared.
         said: Why there is no repro, a sentence each.
+        schedules: What goes wrong at an endpoint that is all there is.
     """
 
     stored: list[StoredRepro] = field(default_factory=list)
     kinds: dict[tuple[str, int], Kind] = field(default_factory=dict)
     refuted: set[tuple[str, int]] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
+    schedules: list[StoredSchedule] = field(default_factory=list)
 
 
 class Reproducer:
@@ -147,7 +149,8 @@ class Reproducer:
             path.unlink()
             self.found.said.append(f"{opinion.source} #{opinion.number}: its repro does not fail in a fresh process")
             return
-        self.found.kinds[opinion.name] = failure.finding.kind
+        if failure.finding.kind is not Kind.OWNERSHIP:  # which is of storage, and of no answer
+            self.found.kinds.setdefault(opinion.name, failure.finding.kind)
         self.found.stored.append(
             StoredRepro(
                 path=str(path.relative_to(self.folder)),
@@ -161,24 +164,28 @@ class Reproducer:
             )
         )
 
-    async def decide(self, opinion: Opinion) -> None:
-        """Lets experiments decide on a suspect, on the shortest window in which it is answered as it was."""
+    async def decide(self, opinion: Opinion, until: float) -> None:
+        """Lets experiments decide on a suspect, on the shortest window in which it is answered as it was.
+
+        Args:
+            until: When it is given up, on the monotonic clock.
+        """
         exchange, judge = self.heard[opinion.name], self.search.judge
         windows = [] if self.account is None else self.account.windows(exchange, self.others)
         for schedule in windows:
             case = judge.case(schedule, await judge.replay(schedule))
             for suspect in suspects(case):
-                asked = case.requests[suspect.submission]
-                if (
-                    case.answers[suspect.submission][: len(exchange.tokens)] != exchange.tokens
-                    or asked.prompt != exchange.request.prompt
-                ):
+                answer = case.answers[suspect.submission]
+                same_prompt = case.requests[suspect.submission].prompt == exchange.request.prompt
+                if not same_prompt or answer[: len(exchange.tokens)] != exchange.tokens:
                     continue
                 report = await judge.drive(decide(case, suspect))
                 if report.verdict is Verdict.FAIL:
                     self.found.kinds[opinion.name] = report.findings[0].kind
                 elif report.refuted:
                     self.found.refuted.add(opinion.name)
+                return
+            if time.monotonic() > until:
                 return
 
 

@@ -134,6 +134,7 @@ class Engine:
         self.owners: dict[str, int] = {}
         self.answers: dict[int, list[int]] = {}
         self.grouped: set[str] = set()
+        self.prefilled: dict[int, int] = {}
         self.rows: dict[int, int] = {}
         self.pages: dict[tuple[str, int], str] = {}
         self.counts = dict.fromkeys(
@@ -199,8 +200,11 @@ class Engine:
                 self.processor.update_batch()
         for state in self.processor.scheduler.active_requests.values():
             submission = self.owners.get(state.request_id)
-            if state.remaining_prefill_tokens and submission in self.requests:
+            if submission is None or submission not in self.requests or not state.remaining_prefill_tokens:
+                continue
+            if state.position_offset > self.prefilled.get(submission, 0):
                 self.counts["chunked"] += 1
+                self.prefilled[submission] = state.position_offset
                 events.append(Prefilled(submission, state.position_offset))
         while not self.manager.output_router.output_queue.empty():
             events += self._heard_of(self.manager.output_router.output_queue.get_nowait())

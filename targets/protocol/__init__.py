@@ -46,6 +46,7 @@ from targets.protocol.schedule import (
     Wait,
     format_schedule,
     submissions,
+    with_ends,
     with_request,
     with_requests,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "skeleton",
     "submissions",
     "with_defaults",
+    "with_ends",
     "with_request",
     "with_requests",
 ]

@@ -22,6 +22,8 @@ class Reason(enum.StrEnum):
     CONTEXT = "context"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    ROOM = "room"
+    """The target gave up on it for lack of room, as its documentation says that it may."""
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):

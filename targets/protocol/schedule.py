@@ -157,6 +157,15 @@ def with_request(schedule: Schedule, submission: int, request: Request) -> Sched
     return with_requests(schedule, lambda which, same: request if which == submission else same)
 
 
+def with_ends(schedule: Schedule, ends: tuple[int, ...]) -> Schedule:
+    """The same schedule with these ids among every request's stop ids."""
+    if not ends:
+        return schedule
+    return with_requests(
+        schedule, lambda _, request: msgspec.structs.replace(request, stop=tuple(dict.fromkeys((*request.stop, *ends))))
+    )
+
+
 def check_references(schedule: Schedule, where: str = "") -> None:
     """Raises BadInput where an op names a submission that was not handed in before it, or it is too long."""
     if len(schedule.ops) > OPS_MAX:

@@ -46,6 +46,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         rounding: By so much its logits may differ from a reference in its own precision though nothing is wrong, as measured
             on requests that were alone; 0 where the reference's own envelope covers it.
         sampling: It honours `Request.sampling` and `Request.stop_sequences`, to the letter but for the noise.
+        ends: Token ids that end every answer, as if each request had them among its stop ids.
+        gives_up: It may end a request for lack of room (`Reason.ROOM`), by contract.
         noise: The noise as well: with a temperature its choice is the one that `Sampling` defines.
     """
 
@@ -66,6 +68,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     noise: bool = False
     told: bool = False
     rounding: float = 0.0
+    ends: tuple[int, ...] = ()
+    gives_up: bool = False
 
 
 @runtime_checkable

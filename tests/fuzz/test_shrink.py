@@ -179,9 +179,17 @@ def twenty_tokens_pass(schedule: Schedule) -> bool:
     return len(request.prompt) // 4 + request.max_new_tokens >= 6
 
 
+def one_token_is_left_over(schedule: Schedule) -> bool:
+    """The first prompt is run a page at a time, and one token is left for the last time."""
+    page = int(schedule.settings.get("page", 64))
+    length = len(submissions(schedule)[0].prompt)
+    return length > page > 1 and length % page == 1
+
+
 @pytest.mark.parametrize(
     ("fails", "schedule", "tokens_known"),
     [
+        (one_token_is_left_over, Schedule(ops=(ask(*[1] * 65, new=4),), settings={"page": 8}), 4),
         (a_page_is_full, Schedule(ops=(ask(*range(1, 30), new=4), ask(1))), 3),
         (the_pool_runs_dry, Schedule(ops=(ask(*[1] * 30, new=20), ask(*[2] * 31, new=20)), settings={"pool": 80}), 5),
         (twenty_tokens_pass, Schedule(ops=(ask(*range(1, 22), new=2),)), 7),
@@ -194,6 +202,29 @@ def test_numbers_get_smaller_together_with_what_they_keep_long(fails: Fails, sch
     assert result.minimal
     assert result.evaluations <= 100
     assert count <= tokens_known + 2
+
+
+def test_who_waited_for_a_slot_needs_nobody_to_wait_for() -> None:
+    def cancelled_when_it_had_just_begun(schedule: Schedule) -> bool:
+        """One request a step begins, in order; the last is cancelled one step after it began."""
+        last = len(submissions(schedule)) - 1
+        return any(
+            isinstance(op, Cancel)
+            and op.submission == last
+            and sum(step.count for step in schedule.ops[:index] if isinstance(step, Step)) == last + 1
+            for index, op in enumerate(schedule.ops)
+        )
+
+    crowd = Schedule(ops=(*(ask(token) for token in (1, 2, 3, 4, 5)), Step(5), Cancel(4)))
+    assert cancelled_when_it_had_just_begun(crowd)
+    result = shrunk(cancelled_when_it_had_just_begun, crowd, victim=4)
+    assert result.schedule == Schedule(ops=(ask(1), Step(), Cancel(0)))
+    assert result.evaluations <= 12
+
+
+def test_what_a_fixed_number_leaves_over_stays_when_the_prompt_is_cut() -> None:
+    schedule = Schedule(ops=(ask(*[1] * 65),), settings={"page": 8})
+    assert shrunk(one_token_is_left_over, schedule, {"page"}, knobs=PAGED).schedule.ops == (ask(*[1] * 9),)
 
 
 def test_ids_that_meet_by_chance_are_looked_for_among_fewer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.shrink import sort_key
-from fuzz.smaller import coincidences, crowd, fewer, fitted, largest, lowered, numbers, pressed, shorter, tighter
+from fuzz.smaller import coincidences, crowd, fewer, fitted, largest, lowered, numbers, pressed, remainders, shorter, tighter
 from targets.protocol import Knob, Request, Schedule, Setting, Step, Submit, check_settings, submissions
 
 KNOBS = (
@@ -58,6 +58,18 @@ def test_no_shape_is_longer_than_what_it_was() -> None:
     assert [(4, 3), (3, 3), (1, 1)] in shapes  # none longer than half of the longest
     before = sizes(schedule())
     assert all(now <= then for shape in shapes for now, then in zip(sum(shape, ()), sum(before, ()), strict=True))
+
+
+def test_a_half_is_left_out_of_the_middle_of_a_prompt_but_not_its_beginning() -> None:
+    prompts = [[request.prompt for request in submissions(less)] for less in shorter(schedule())]
+    assert [(1, 5, 6, 7, 8), (1, 2, 3), (1,)] in prompts
+
+
+def test_what_goes_into_a_prompt_many_times_goes_into_it_once_and_as_much_is_left_over() -> None:
+    (less,) = remainders(schedule(page=3), NUMBERS)
+    assert sizes(less) == [(5, 4), (3, 6), (1, 1)]
+    assert list(remainders(schedule(page=4, pool=50), NUMBERS)) == []  # once only
+    assert list(remainders(schedule(page=1), NUMBERS)) == []
 
 
 def test_pressure_is_put_on_few_tokens_where_a_number_is_set() -> None:

@@ -76,7 +76,8 @@ def test_a_target_that_eats_memory_is_told_that_there_is_none_found_and_shrunk(t
     assert (ended.returncode, ended.stderr) == (1, "")
     (path,) = (tmp_path / "out" / "repros").iterdir()
     repro = load(path)
-    assert (repro.finding.kind, repro.finding.what) == (Kind.CRASHED, "step raised MemoryError")
+    assert repro.finding.kind is Kind.CRASHED
+    assert repro.finding.what.startswith("step raised MemoryError")
     assert [len(request.prompt) for request in submissions(repro.schedule)] == [1, 1]
 
 

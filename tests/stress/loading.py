@@ -1,114 +1,86 @@
-"""Loads for tests: a plan of a few words, a server in a process of its own, and locust in another."""
+"""A small load: clients that ask as the fuzzer draws requests, hang up now and then, and write down all that they hear."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import argparse
+import random
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from stress.load.plan import OPTIONS, Plan, read_plan
-from stress.transcript import Exchange, Piece
-from targets.protocol import Request
+import msgspec
+import trio
 
-ROOT = Path(__file__).parents[2]
-HOST = "http://127.0.0.1:1"
+from fuzz.strategies import Space, batches, schedules
+from stress.judging.asking import Endpoint, endpoint
+from stress.transcript import Begun, Heard, format_line
+from targets.protocol import Request, submissions
+from targets.registry import TargetSpec, build
 
-
-def planned(host: str | None = HOST, users: int = 8, run_s: float | None = 5, **options: Any) -> Plan:
-    """A plan as locust would read it."""
-    defaults = {option.flag.removeprefix("--").replace("-", "_"): option.default for option in OPTIONS}
-    return read_plan(defaults | {"seed": "1"} | options, host, users, run_s)
+CONTEXT = 250
 
 
-def exchange(*times_s: float, number: int = 0, **changes: Any) -> Exchange:
-    """An answer of one token at each of these times, sent at time zero."""
-    pieces = tuple(Piece(at_s=at_s, text="x", tokens=(7,)) for at_s in times_s)
-    asked = Request(prompt=(1,), max_new_tokens=max(len(times_s), 1))
-    fields: dict[str, Any] = {"outcome": "answered", "status": 200, "finish_reason": "length"} | changes
-    ended_s = max(times_s, default=1.0)
-    return Exchange(number=number, user="visitor", request=asked, sent_s=0.0, ended_s=ended_s, pieces=pieces, **fields)
-
-
-class Server(NamedTuple):
-    """`slotfuzz serve` in a process of its own."""
-
-    url: str
-    process: subprocess.Popen[str]
-
-    def kill(self) -> None:
-        """Ends it as nobody should."""
-        self.process.kill()
-
-
-@contextmanager
-def serving(*words: str) -> Iterator[Server]:
-    """Serves the tiny model while it is entered."""
-    command = [sys.executable, "-m", "fuzz", "serve", "--port", "0", "--grace-seconds", "1", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        url = process.stdout.readline().removeprefix("listening on ").strip().removesuffix("/v1")
-        yield Server(url, process)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-class Run(NamedTuple):
-    """A run of locust that has ended."""
-
-    code: int
-    said: str
-    folder: Path
-
-    @property
-    def load(self) -> Any:
-        """What `load.json` says."""
-        return json.loads((self.folder / "load.json").read_bytes())
-
-
-def start_locust(host: str, *words: str) -> subprocess.Popen[str]:
-    """Starts locust on our locustfile."""
-    command = [sys.executable, "-m", "locust", "-f", "stress/locustfile.py", "--host", host, *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def end_of(process: subprocess.Popen[str], folder: Path) -> Run:
-    """Waits for it; nothing may have gone wrong within it."""
-    try:
-        said = process.communicate(timeout=90)[0]
-    finally:
-        process.kill()
-        process.wait()
-    return Run(process.returncode, said, folder)
-
-
-def locust(host: str, folder: Path, *words: str) -> Run:
-    """Runs it to its end, without a page."""
-    return end_of(start_locust(host, "--headless", "--only-summary", "--out", str(folder), *words), folder)
-
-
-def free_port() -> int:
-    """A port that nobody has just now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
-def line_of(said: str, pattern: str) -> re.Match[str]:
-    """The first line that matches."""
-    found = re.search(pattern, said)
-    assert found, said
+def asked(seed: int, target: str = "slots") -> list[Request]:
+    """Requests as they stand in schedules that are drawn by a seed; those that HTTP can ask for."""
+    found: list[Request] = []
+    for schedule in batches(schedules(Space.of(build(TargetSpec(target)))), seed):
+        for request in submissions(schedule):
+            plain = msgspec.structs.replace(
+                request, continues=None, sample_of=None, client_id=None, deadline_s=None, forced=(), stop_sequences=()
+            )
+            asked = plain.sampling
+            possible = (
+                max(abs(asked.presence_penalty), abs(asked.frequency_penalty)) <= 2
+                and asked.temperature <= 2
+                and asked.repetition_penalty <= 10
+                and asked.logprobs <= 5
+                and all(abs(added) <= 100 for _, added in asked.bias)
+                and not (asked.min_new_tokens and asked.min_new_tokens > plain.max_new_tokens)
+            )
+            if possible and plain.max_new_tokens and len(plain.prompt) + plain.max_new_tokens < CONTEXT:
+                found.append(plain)
+        if len(found) > 4000:
+            return found
     return found
+
+
+async def load(url: str, folder: Path, clients: int, seconds: float, seed: int, count: int | None = None) -> int:
+    """Loads an endpoint for so long, or with so many requests, and returns how many there were."""
+    requests = asked(seed)
+    chance = random.Random(seed)
+    (folder / "transcripts").mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + seconds
+    number = 0
+    with (folder / "transcripts" / f"{seed}.jsonl").open("wb") as file:
+
+        async def client(served: Endpoint) -> None:
+            nonlocal number
+            while time.monotonic() < until and (count is None or number < count):
+                mine, number = number, number + 1
+                request = requests[mine % len(requests)]
+                leaves = 1 + chance.randrange(request.max_new_tokens) if chance.random() < 0.2 else None
+                scope = trio.CancelScope()
+                begun = Begun(number=mine, user="small", request=request, sent_s=time.monotonic())
+                file.write(format_line(begun))
+
+                def hear(tokens: int, leaves: int | None = leaves, scope: trio.CancelScope = scope) -> None:
+                    if leaves is not None and tokens >= leaves:
+                        scope.cancel()
+
+                file.write(format_line(Heard(exchange=await served.ask(request, mine, "small", hear, scope))))
+
+        async with endpoint(url) as served, trio.open_nursery() as nursery:
+            for _ in range(clients):
+                nursery.start_soon(client, served)
+    return number
+
+
+if __name__ == "__main__":
+    words = argparse.ArgumentParser()
+    words.add_argument("url")
+    words.add_argument("folder", type=Path)
+    words.add_argument("--clients", type=int, default=64)
+    words.add_argument("--seconds", type=float, default=20)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--count", type=int)
+    given = words.parse_args()
+    print(trio.run(load, given.url, given.folder, given.clients, given.seconds, given.seed, given.count))

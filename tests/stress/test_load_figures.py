@@ -17,7 +17,7 @@ from stress.load.plan import Slo
 from stress.load.tally import tally
 from stress.transcript import Begun, Exchange, Heard, Usage, format_line
 from targets.protocol import BadInput, Request
-from tests.stress.loading import exchange, planned
+from tests.stress.locusts import exchange, planned
 
 
 def store(folder: Path, *lines: Exchange | Begun, name: str = "0-1-0") -> None:

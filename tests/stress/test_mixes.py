@@ -15,7 +15,7 @@ from stress.load.shapes import users_at
 from stress.load.wording import body_of, spelled
 from targets.decoder import DecoderFactory
 from targets.protocol import GREEDY
-from tests.stress.loading import planned
+from tests.stress.locusts import planned
 
 
 def first(plan: Plan, count: int = 300, user: int = 0) -> list[Ask]:

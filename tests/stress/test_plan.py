@@ -10,7 +10,7 @@ import pytest
 
 from stress.load.plan import FEATURES, check_host
 from targets.protocol import BadInput
-from tests.stress.loading import planned
+from tests.stress.locusts import planned
 
 
 def test_defaults_ask_everything_of_this_machine() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stress.load.traces import read_trace, share
 from targets.protocol import BadInput
-from tests.stress.loading import planned
+from tests.stress.locusts import planned
 
 
 def write(path: Path, *lines: object) -> Path:

@@ -21,8 +21,8 @@ from torch import nn
 HERE = Path(__file__).parent
 HF = HERE / "hf"
 VOCABULARY = 320
-SPECIAL_IDS = (256, 257, 258)
-"""Begin, end, padding."""
+SPECIAL_IDS = (256, 257, 258, 259)
+"""Begin, end, padding, unknown: texts of them are not shown, so that no text can stop at one."""
 CONTEXT_TOKENS_MAX = 2048
 IDENTITY = "tiny-llama, 370 thousand random parameters, seed 0"
 GGUF_SHA256 = "51b26443fdfc55e0315f432106ff88f44eced9be7edcbf3f5f69cdd4aaa28264"

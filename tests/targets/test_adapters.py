@@ -1,0 +1,127 @@
+"""Real engines: those that are installed pass the conformance suite; of others the command that brings them is told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuzz.conductor import replay
+from targets.adapters import ADAPTERS, Adapter, tiny_llama
+from targets.protocol import (
+    BadInput,
+    Cancel,
+    Crashed,
+    Emitted,
+    Factory,
+    Finished,
+    Preempted,
+    Request,
+    Schedule,
+    Setting,
+    Stalled,
+    Step,
+    Submit,
+)
+from targets.registry import TargetSpec, build
+from tests.targets import conformance
+
+KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb"}
+
+
+def installed(name: str) -> Factory:
+    adapter = ADAPTERS[name]
+    if adapter.missing:
+        pytest.skip(f"{name} needs {' and '.join(adapter.missing)} ({adapter.install})")
+    return build(TargetSpec(name))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_a_real_engine_conforms(name: str, claim: Callable[[Factory], None]) -> None:
+    claim(installed(name))
+
+
+def test_the_adapters_are_those_that_are_tested() -> None:
+    assert set(ADAPTERS) == KNOWN
+
+
+def test_what_is_not_installed_is_refused_with_the_command_that_brings_it() -> None:
+    absent = Adapter(
+        title="Nothing",
+        what="nothing",
+        module="targets.adapters.llamacpp",
+        needs=("no_such_engine",),
+        extra="nothing",
+        packages=(),
+        form="gguf",
+        imports=(),
+    )
+    with pytest.raises(BadInput) as caught:
+        absent.check_installed("nothing")
+    assert str(caught.value) == (
+        "target must be one that is installed (pip install 'slotfuzz[nothing]'), got nothing, which needs no_such_engine"
+        " (--target)"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_a_factory_is_there_without_its_engine_and_says_its_knobs(name: str) -> None:
+    factory = build(TargetSpec(name), here=False)
+    assert factory.knobs
+    assert all(knob.default in knob.values for knob in factory.knobs)
+    with pytest.raises(BadInput):
+        build(TargetSpec(name, faults=("stale-length",)), here=False)
+
+
+def test_every_form_of_tiny_llama_is_what_its_own_tool_wrote(tmp_path: Path) -> None:
+    gguf = tiny_llama.write_gguf(tmp_path / "tiny.gguf").read_bytes()
+    weights = (tiny_llama.write_openvino(tmp_path / "openvino") / "openvino_model.bin").read_bytes()
+    assert hashlib.sha256(gguf).hexdigest() == tiny_llama.GGUF_SHA256
+    assert hashlib.sha256(weights).hexdigest() == tiny_llama.OPENVINO_SHA256
+    assert (tiny_llama.write_hf(tmp_path / "hf") / "config.json").is_file()
+
+
+def played(name: str, *ops: Submit | Step | Cancel, **settings: Setting) -> tuple[object, ...]:
+    return replay(installed(name), Schedule(ops=ops, settings=settings))
+
+
+def asked(*prompt: int, new: int) -> Submit:
+    return Submit(Request(prompt=prompt, max_new_tokens=new))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_small_cache_makes_requests_of_transformers_give_way() -> None:
+    trace = played("transformers-cb", asked(*range(1, 7), new=12), asked(*range(2, 9), new=13), num_blocks=3)
+    assert any(isinstance(event, Preempted) for event in trace)
+    ends = {event.submission for event in trace if isinstance(event, Finished)}
+    assert ends == {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cancel_while_another_waits_to_come_back_hangs_transformers() -> None:
+    """Found by a campaign, in 5.24.0: nobody is admitted until a request finishes, and a cancelled one never does."""
+    ops = (asked(*[1] * 6, new=12), asked(*[2] * 7, new=13), Step(12), Cancel(1))
+    trace = played("transformers-cb", *ops, num_blocks=3)
+    assert [event.submissions for event in trace if isinstance(event, Stalled)] == [(0,)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_several_answers_to_a_prompt_of_one_token_break_transformers() -> None:
+    """Found by a campaign, in 5.24.0."""
+    trace = played("transformers-cb", asked(1, new=1), num_return_sequences=2)
+    assert [event.doing for event in trace if isinstance(event, Crashed)] == ["step"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_likely_is_told_of_each_token_of_transformers() -> None:
+    emitted = [event for event in played("transformers-cb", asked(5, 6, new=3)) if isinstance(event, Emitted)]
+    assert [event.logprobs[0][0] for event in emitted] == [event.token for event in emitted]
