@@ -13,7 +13,8 @@ import click
 import msgspec
 
 from fuzz.benches import bench
-from fuzz.commandline import Number, Root, bad, check_file, check_folder, read_settings, refuse
+from fuzz.certify import certify
+from fuzz.commandline import Number, Root, bad, check_file, check_folder, limit_memory, read_settings, refuse
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,6 +24,7 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(certify)
 
 
 @main.command()
@@ -41,6 +43,7 @@ main.add_command(bench)
 @click.option(
     "--hang-seconds", type=Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
+@click.option("--memory-gib", type=Number(float, 0.5, 1e6), help="No process may have more: a target that wants it fails.")
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
 @click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
 @click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
@@ -59,6 +62,7 @@ def run(
     json_path: Path | None,
     in_process: bool,
     hang_seconds: float | None,
+    memory_gib: float | None,
     sanitize: bool,
     workers: int | None,
     resume: bool,
@@ -83,6 +87,7 @@ def run(
     settings = read_settings(factory.knobs, sets, flags)
     check_file(json_path)
     check_folder(out)
+    limit_memory(memory_gib)
     if schedules is None and seconds is None:
         schedules = 1000
     asked = Run(
@@ -109,11 +114,17 @@ def run(
 @click.option("--target", "own", help="The package.module:factory that the repros may import.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the outcomes as JSON.")
 @click.option("--in-process", is_flag=True, help="Play your own target in this process, as for breakpoints.")
+@click.option("--memory-gib", type=Number(float, 0.5, 1e6), help="No process may have more: a target that wants it fails.")
 @click.option(
     "--hang-seconds", type=Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
 def replay(
-    paths: tuple[Path, ...], own: str | None, json_path: Path | None, in_process: bool, hang_seconds: float | None
+    paths: tuple[Path, ...],
+    own: str | None,
+    json_path: Path | None,
+    in_process: bool,
+    hang_seconds: float | None,
+    memory_gib: float | None,
 ) -> int:
     """Replay stored failures: FAILED, FIXED or ERROR for each.
 
@@ -128,6 +139,7 @@ def replay(
 
     set_threads()
     check_file(json_path)
+    limit_memory(memory_gib)
     replayer = Replayer(own, in_process, Patience(hang_seconds))
     replayed = []
     for path in paths:

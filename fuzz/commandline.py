@@ -6,6 +6,7 @@ Nothing here imports torch before a command runs: `--help` should not wait for i
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 from importlib.metadata import entry_points
@@ -136,6 +137,20 @@ def check_folder(path: Path) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=".slotfuzz-", dir=above))
     except OSError as error:
         raise bad("--out", "a folder that can be written", path) from error
+
+
+def limit_memory(gib: float | None) -> None:
+    """Lets this process, and every one that it starts, have so much memory each: who wants more is told that there is none.
+
+    What is only reserved, as CUDA does, does not count.
+    """
+    if gib is None:
+        return
+    most = int(gib * 2**30)
+    _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
+    if ceiling not in (resource.RLIM_INFINITY, -1) and most > ceiling:
+        raise bad("--memory-gib", f"at most {ceiling / 2**30:g}, the limit of this process", gib)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, ceiling))
 
 
 def check_dtype(dtype: str) -> None:

@@ -87,7 +87,7 @@ def asked_by_form(fields: dict[str, str]) -> Asked:
         pairs = [word.partition("=") for word in fields["settings"].split()]
         data["settings"] = {name: value for name, _, value in pairs}
     try:
-        return msgspec.convert(data, type=Asked, strict=False)
+        return msgspec.convert(data, type=Asked, strict=False)  # type: ignore[no-any-return]
     except msgspec.MsgspecError as error:
         raise BadInput("job", "a job that the service takes", "something else", str(error)) from error
 

@@ -56,6 +56,16 @@ class Sleeping(Honest):
         return super().submit(submission, request)
 
 
+class Eating(Honest):
+    """Wants more memory than there is when two requests are live."""
+
+    def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
+        hoard: list[bytearray] = []
+        while len(self.live) > 1:
+            hoard.append(bytearray(2**26))
+        return super().step(rows)
+
+
 class Spinning(Honest):
     """Holds the GIL for ever when two requests are live; says so by a file that the environment names."""
 
@@ -217,4 +227,5 @@ def unbuildable() -> Scripted:
 
 aborting = partial(Scripted, Aborting)
 sleeping = partial(Scripted, Sleeping)
+eating = partial(Scripted, Eating)
 spinning = partial(Scripted, Spinning)

@@ -70,6 +70,18 @@ def test_a_target_that_dies_or_hangs_is_found_shrunk_and_fails_again_in_a_fresh_
 
 
 @pytest.mark.slow
+def test_a_target_that_eats_memory_is_told_that_there_is_none_found_and_shrunk(tmp_path: Path) -> None:
+    words = command("eating", tmp_path / "out", "--schedules", 1, "--memory-gib", 4)
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    (path,) = (tmp_path / "out" / "repros").iterdir()
+    repro = load(path)
+    assert repro.finding.kind is Kind.CRASHED
+    assert repro.finding.what.startswith("step raised MemoryError")
+    assert [len(request.prompt) for request in submissions(repro.schedule)] == [1, 1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_stopped_leaves_no_process_and_if_killed_the_schedule_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals

@@ -1,0 +1,1 @@
+"""Tests of the job service: what it takes, who may ask, and that a job outlives a restart."""
