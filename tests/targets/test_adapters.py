@@ -1,4 +1,4 @@
-"""Real engines: those that are installed pass the conformance suite; what is missing is said with the command that brings it."""
+"""Real engines: those installed pass the conformance suite; what is missing is said with the command that brings it."""
 
 from __future__ import annotations
 
