@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from fuzz.benches import bench
 from fuzz.certify import certify
-from fuzz.commandline import Number, Root, bad, check_file, check_folder, limit_memory, read_settings, refuse
+from fuzz.commandline import Number, Root, bad, check_file, check_folder, check_python, limit_memory, read_settings
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,7 +46,7 @@ main.add_command(certify)
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
 @click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
 @click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
-@click.option("--python", hidden=True)
+@click.option("--python", type=click.Path(path_type=Path), help="Play the target in this interpreter, which has the engine.")
 def run(
     target: str,
     model: str | None,
@@ -66,22 +65,22 @@ def run(
     sanitize: bool,
     workers: int | None,
     resume: bool,
-    **later: Any,
+    python: Path | None,
 ) -> int:
     """Fuzz a target: generate schedules, replay, judge, shrink and keep what fails."""
-    refuse(later)
     from fuzz.run import Run, console, set_threads
     from fuzz.run import run as run_search
     from fuzz.search import Limits
     from fuzz.worker import Patience
-    from targets.registry import TargetSpec, build, default_model
+    from targets.registry import TARGETS, TargetSpec, build, default_model
 
     set_threads()
+    check_python(python, target in TARGETS or in_process or workers is not None or resume)
     spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
-    factory = build(spec)
+    factory = build(spec, here=python is None)
     if sanitize and not factory.control.tags:
         raise bad("--sanitize", "left out for a target that keeps no shadow tags", target)
-    if hang_seconds is not None and (in_process or ":" not in target):
+    if hang_seconds is not None and (in_process or target in TARGETS):
         raise bad("--hang-seconds", "left out for a target that is played in this process", f"{hang_seconds:g}")
     flags = {"dtype": dtype, "device": device, "sanitize": str(True) if sanitize else None}
     settings = read_settings(factory.knobs, sets, flags)
@@ -101,6 +100,7 @@ def run(
         console=console(),
         in_process=in_process,
         patience=Patience(hang_seconds),
+        python=python,
     )
     if workers is None and not resume:
         return run_search(asked)
@@ -115,6 +115,7 @@ def run(
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the outcomes as JSON.")
 @click.option("--in-process", is_flag=True, help="Play your own target in this process, as for breakpoints.")
 @click.option("--memory-gib", type=Number(float, 0.5, 1e6), help="No process may have more: a target that wants it fails.")
+@click.option("--python", type=click.Path(path_type=Path), help="Play the target in this interpreter, which has the engine.")
 @click.option(
     "--hang-seconds", type=Number(float, 0.1, 1e6), help="Your own target hangs once silent so long.  [default: 5]"
 )
@@ -125,6 +126,7 @@ def replay(
     in_process: bool,
     hang_seconds: float | None,
     memory_gib: float | None,
+    python: Path | None,
 ) -> int:
     """Replay stored failures: FAILED, FIXED or ERROR for each.
 
@@ -140,7 +142,7 @@ def replay(
     set_threads()
     check_file(json_path)
     limit_memory(memory_gib)
-    replayer = Replayer(own, in_process, Patience(hang_seconds))
+    replayer = Replayer(own, in_process, Patience(hang_seconds), python)
     replayed = []
     for path in paths:
         one = replayer.replay(path)
@@ -170,9 +172,8 @@ def replay(
 @click.option(
     "--script", type=click.Path(path_type=Path), help="Write a program of its own that shows it, of a real engine."
 )
-def explain(path: Path, own: str | None, html: Path | None, script: Path | None, **later: Any) -> int:
+def explain(path: Path, own: str | None, html: Path | None, script: Path | None) -> int:
     """Explain a stored failure: what proves it, where it began, and what it probably is."""
-    refuse(later)
     check_file(html, "--html")
     from fuzz.conductor import run_trio
     from fuzz.explain import fixed, study, told

@@ -14,12 +14,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from fuzz.wire import ToWorker, encode, take_frame
 from fuzz.worker_main import WHERE_SIGNAL
 
 OUTPUT_BYTES_MAX = 2**14
 """So much of what it printed last is kept."""
+OURS = Path(__file__).resolve().parent.parent
+"""Where slotfuzz's packages lie."""
 POLITE_S = 2.0
 """A child that was told to end is killed after so long."""
 _DYING_S = 1.0
@@ -33,11 +36,14 @@ _LINES = 3
 class Child:
     """A process of `fuzz.worker_main`, in a session of its own: Ctrl-C in the terminal is not for it. To be ended or closed.
 
+    Args:
+        python: Another interpreter, with an environment of its own; slotfuzz's own code it gets from here.
+
     Attributes:
         gone: Whether it has died or hung up, and all that it said before was heard.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, python: Path | None = None) -> None:
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()
@@ -45,7 +51,8 @@ class Child:
         theirs = (requests, answers, lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fuzz.worker_main", *map(str, theirs)],
+                [str(python or sys.executable), "-P", "-m", "fuzz.worker_main", *map(str, theirs)],
+                env=None if python is None else {**os.environ, "PYTHONPATH": str(OURS)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -17,10 +17,6 @@ import click
 
 COMMANDS, BENCHES = "slotfuzz.commands", "slotfuzz.benches"
 """The entry-point groups in which the commands of higher floors are registered, and those under `bench`."""
-NOT_YET = {
-    "python": "engines in another interpreter",
-    "script": "a failure as a script of its own",
-}
 
 
 def bad(name: str, rule: str, got: object, where: str = "") -> Exception:
@@ -117,11 +113,14 @@ def _plain(bound: float) -> str:
     return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
-def refuse(later: dict[str, Any]) -> None:
-    """Refuses flags of what is not built yet."""
-    for name, value in later.items():
-        if value:
-            raise bad(f"--{name}", f"left out ({NOT_YET[name]} is not built yet)", value)
+def check_python(python: Path | None, here: bool) -> None:
+    """Refuses an interpreter that is none, or that would not be used since the target is played here."""
+    if python is None:
+        return
+    if here:
+        raise bad("--python", "left out for a target that is played in this process, and with --workers", python)
+    if not (python.is_file() and os.access(python, os.X_OK)):
+        raise bad("--python", "a Python interpreter", python)
 
 
 def check_file(path: Path | None, option: str = "--json") -> None:

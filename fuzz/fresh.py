@@ -30,17 +30,20 @@ class Manner:
 
     Attributes:
         in_process: In the process that judges.
+        python: Another interpreter that plays it; None for this one.
         hang_s: A target of the user's own hangs once it is silent for so long; None for our own patience.
     """
 
     spec: TargetSpec
     in_process: bool = False
     hang_s: float | None = None
+    python: Path | None = None
 
     def words(self) -> list[str]:
         """The command-line words that say the same to `slotfuzz replay`."""
         words = ["--target", self.spec.target] if ":" in self.spec.target else []
         words += ["--in-process"] if self.in_process else []
+        words += [] if self.python is None else ["--python", str(self.python)]
         return words + ([] if self.hang_s is None else ["--hang-seconds", f"{self.hang_s:.3f}"])
 
 

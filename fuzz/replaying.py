@@ -51,12 +51,20 @@ class Replayer:
 
     Attributes:
         own: The one target outside slotfuzz that may be imported: a repro is data, and must not choose code to run.
+        python: Another interpreter, which plays it; None for this one.
         in_process: Whether that target is played here rather than in a worker.
         patience: How long it may say nothing in a worker.
     """
 
-    def __init__(self, own: str | None = None, in_process: bool = False, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        own: str | None = None,
+        in_process: bool = False,
+        patience: Patience | None = None,
+        python: Path | None = None,
+    ) -> None:
         self.own = own
+        self.python = python
         self.in_process = in_process
         self.patience = patience or Patience()
         self._factories: dict[TargetSpec, Factory] = {}
@@ -104,7 +112,7 @@ class Replayer:
     def judge(self, spec: TargetSpec, factory: Factory) -> Judge:
         """The judge of a spec, one for all its repros."""
         if spec not in self._judges:
-            self._judges[spec] = Judge(factory, stage_for(spec, factory, self.in_process, self.patience))
+            self._judges[spec] = Judge(factory, stage_for(spec, factory, self.in_process, self.patience, python=self.python))
         return self._judges[spec]
 
     def _factory(self, spec: TargetSpec, where: str) -> Factory:
@@ -113,5 +121,5 @@ class Replayer:
         if ":" in spec.target and spec.target != self.own and not ours:
             raise BadInput("--target", f"{spec.target} for this repro", self.own or "none", where)
         if spec not in self._factories:
-            self._factories[spec] = build(spec)
+            self._factories[spec] = build(spec, here=self.python is None)
         return self._factories[spec]

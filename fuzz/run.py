@@ -49,6 +49,7 @@ class Run:
     json: Path | None
     console: Console
     in_process: bool = False
+    python: Path | None = None
     patience: Patience = field(default_factory=Patience)
     failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
 
@@ -56,7 +57,9 @@ class Run:
 def run(asked: Run) -> int:
     """Searches, prints, stores; returns the exit code. Ctrl-C ends the search and keeps what it found."""
     announce(asked)
-    stage = stage_for(asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json")
+    stage = stage_for(
+        asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json", asked.python
+    )
     search = Search(
         asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure), stage=stage
     )
@@ -174,7 +177,7 @@ def _stored(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
 def _confirm(asked: Run, tally: Tally) -> dict[Path, repros.Repro]:
     """Replays every failure in a fresh process, and stores in `repros/` those that fail there too, bit for bit."""
     stored: dict[Path, repros.Repro] = {}
-    manner = Manner(asked.spec, asked.in_process, None if asked.in_process else asked.patience.limit_s)
+    manner = Manner(asked.spec, asked.in_process, None if asked.in_process else asked.patience.limit_s, asked.python)
     afresh = Afresh([path for path, _ in asked.failures], manner, _found(asked) / "outcomes.json")
     try:
         heard = afresh.wait()
@@ -209,6 +212,8 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], stopped: str, se
         arguments += ["--seconds", f"{asked.limits.seconds:g}"]
     for name, value in asked.settings.items():
         arguments += ["--set", f"{name}={value}"]
+    if asked.python is not None:
+        arguments += ["--python", str(asked.python)]
     if asked.in_process:
         arguments.append("--in-process")
     if asked.patience.hang_s is not None:

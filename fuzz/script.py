@@ -27,8 +27,9 @@ def write(repro: Repro, path: Path) -> Path:
         BadInput: for a target that is no real engine.
     """
     name = repro.target.target
-    if name not in ADAPTERS:
-        raise BadInput("--script", f"left out for a target other than {', '.join(ADAPTERS)}", path, name)
+    scripted = [each for each, adapter in ADAPTERS.items() if adapter.scripted]
+    if name not in scripted:
+        raise BadInput("--script", f"left out for a target other than {', '.join(scripted)}", path, name)
     model = ADAPTERS[name].write_model(path.with_name(path.stem + "-model"))
     path.write_text(text(repro))
     return model

@@ -23,7 +23,7 @@ class Build(msgspec.Struct, frozen=True, tag=True):
     """To the worker, first of all: the factory to build.
 
     Attributes:
-        path: `sys.path` of the parent, so that both import the same code.
+        path: `sys.path` of the parent, so that both import the same code; empty for an interpreter that keeps its own.
         threads: Torch's threads in the parent: the order of a sum may depend on them.
     """
 

@@ -76,14 +76,22 @@ class Worker:
     Attributes:
         running: The file that holds the running schedule; removed by `close`.
         patience: How long the target may say nothing.
+        python: The interpreter of the child; None for this one.
     """
 
     in_process = False
 
-    def __init__(self, spec: TargetSpec, patience: Patience | None = None, running: Path | None = None) -> None:
+    def __init__(
+        self,
+        spec: TargetSpec,
+        patience: Patience | None = None,
+        running: Path | None = None,
+        python: Path | None = None,
+    ) -> None:
         self.spec = spec
         self.patience = patience or Patience()
         self.running = running
+        self.python = python
         self._child: Child | None = None
         self._last_words: tuple[str, ...] = ()
 
@@ -117,7 +125,7 @@ class Worker:
 
     def renewed(self) -> Worker:
         """A worker with a child of its own."""
-        return Worker(self.spec, self.patience, self.running)
+        return Worker(self.spec, self.patience, self.running, self.python)
 
     def last_words(self) -> tuple[str, ...]:
         """As `Stage.last_words`."""
@@ -141,9 +149,9 @@ class Worker:
 
     def _started(self) -> Child:
         """A child with the factory built."""
-        child = Child()
+        child = Child(self.python)
         try:
-            child.say(Build(self.spec, sys.path, torch.get_num_threads()), START_S)
+            child.say(Build(self.spec, sys.path if self.python is None else [], torch.get_num_threads()), START_S)
             answer = _answer(child, START_S)
             if isinstance(answer, Ready):
                 return child
@@ -208,11 +216,12 @@ def stage_for(
     in_process: bool = False,
     patience: Patience | None = None,
     running: Path | None = None,
+    python: Path | None = None,
 ) -> Stage:
     """Where schedules of a target are played: a user's own and real engines in a worker, ours in this process."""
     if in_process or spec.target in TARGETS:
         return InProcess(factory, partial(build, spec))
-    return Worker(spec, patience, running)
+    return Worker(spec, patience, running, python)
 
 
 def _answer(child: Child, seconds: float) -> FromWorker | Exception | None:

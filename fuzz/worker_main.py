@@ -63,7 +63,7 @@ def main() -> None:
     asked = channel.hear()
     if not isinstance(asked, Build):
         return
-    sys.path[:] = asked.path
+    sys.path[:] = asked.path or sys.path
     torch.set_num_threads(asked.threads)
     try:
         factory = build(asked.spec)

@@ -26,6 +26,7 @@ class Adapter(msgspec.Struct, frozen=True):
         packages: The distributions whose versions matter.
         form: The form of the model that it reads: "hf", "gguf" or "openvino".
         imports: The first lines of a script that drives it.
+        scripted: Whether there is such a script.
         repeats: Whether such a script plays a schedule several times, since no two plays need be the same.
     """
 
@@ -38,6 +39,7 @@ class Adapter(msgspec.Struct, frozen=True):
     form: str
     imports: tuple[str, ...]
     repeats: bool = False
+    scripted: bool = True
 
     @property
     def script(self) -> str:
@@ -153,5 +155,16 @@ ADAPTERS = {
             "import ctranslate2",
             "from ctranslate2.converters import TransformersConverter",
         ),
+    ),
+    "openai": Adapter(
+        title="an OpenAI-compatible server",
+        what="any OpenAI-compatible server with tiny-llama's weights: --model URL, as http://127.0.0.1:8000/v1",
+        module="targets.adapters.openai",
+        needs=(),
+        extra="",
+        packages=(),
+        form="hf",
+        imports=(),
+        scripted=False,
     ),
 }

@@ -73,6 +73,8 @@ class Pipeline:
     def __init__(self, folder: Path, settings: Mapping[str, Setting]) -> None:
         self.settings = with_defaults(KNOBS, settings)
         self.room = BLOCK_TOKENS * int(self.settings["num_blocks"])
+        if not self.settings["dynamic_split_fuse"]:  # a prompt goes in as a whole, once more where it was preempted
+            self.room = min(self.room, int(self.settings["max_num_batched_tokens"]))
         self.pipeline = _pipeline(folder, self.settings)
         self.rows = Rows()
         self.handles: dict[int, Any] = {}
@@ -87,7 +89,7 @@ class Pipeline:
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= tiny_llama.VOCABULARY or needed > self.room:
-                return [Refused(submission, "empty, past the vocabulary, or more than the pool holds")]
+                return [Refused(submission, "empty, past the vocabulary, or more than the pool, or a batch, holds")]
         self.rows.begin(submission, request)
         for first in self.pending:
             theirs = self.rows.live.get(first)
@@ -259,8 +261,9 @@ class OpenVinoFactory:
 
     def context_tokens_max(self, settings: Mapping[str, Setting]) -> int:
         """As many as the model has positions, or the pool room."""
-        blocks = int(with_defaults(self.knobs, settings)["num_blocks"])
-        return min(tiny_llama.CONTEXT_TOKENS_MAX, BLOCK_TOKENS * blocks)
+        chosen = with_defaults(self.knobs, settings)
+        whole = tiny_llama.CONTEXT_TOKENS_MAX if chosen["dynamic_split_fuse"] else int(chosen["max_num_batched_tokens"])
+        return min(tiny_llama.CONTEXT_TOKENS_MAX, BLOCK_TOKENS * int(chosen["num_blocks"]), whole)
 
 
 def factory(model: str) -> OpenVinoFactory:

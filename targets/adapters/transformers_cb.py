@@ -255,6 +255,7 @@ class Engine:
                 events.append(Preempted(submission, self.rows.pop(submission)))
         for submission, name in running.items():
             if submission in self.requests and submission not in self.rows:
+                self.counts["forked"] += "__child#" in name
                 events.append(self._admitted(submission, self.matched.pop(name, 0)))
         self.counts["starved"] += len(self.processor.scheduler.starved_requests)
         return events
@@ -275,7 +276,6 @@ class Engine:
             raise RuntimeError(f"request {output.request_id} failed: {output.error}")
         events: list[Event] = []
         if submission not in self.rows and submission in self.requests:
-            self.counts["forked"] += "__child#" in output.request_id
             events.append(self._admitted(submission, 0))
         tokens, logprobs = output.generated_tokens, output.logprobs
         shown = not self.top_1 and len(logprobs) == len(tokens)

@@ -213,7 +213,11 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "sanitize twice": (["--sanitize", "--set", "sanitize=False"], "knob must be set once, got sanitize (--set)"),
     "poison": (["--set", "poison=nan"], "poison must be one of none, low, high, got nan (--set)"),
     "workers": (["--workers", "0"], "--workers must be a whole number in 1..1,024, got 0"),
-    "python": (["--python", "python3"], "--python must be left out (engines in another interpreter is not built yet), got "),
+    "python of our own target": (["--python", "python3"], "--python must be left out for a target that is played in this "),
+    "python that is none": (
+        ["--target", "llamacpp", "--python", "nowhere"],
+        "--python must be a Python interpreter, got nowhere",
+    ),
     "out that is a file": (["--out", "taken"], "--out must be "),
     "json in no folder": (
         ["--json", "nowhere/run.json"],

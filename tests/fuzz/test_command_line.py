@@ -219,13 +219,6 @@ def test_targets_lists_the_built_in_ones_with_their_knobs() -> None:
     assert "  slots = 4  (1..1024)  requests that have state at once" in slotfuzz("targets").stdout
 
 
-def test_the_later_flags_are_not_in_the_help() -> None:
-    told = slotfuzz("run", "--help")
-    assert told.exit_code == 0
-    assert "--fault" in told.stdout
-    assert not re.search("--(python)", told.stdout)
-
-
 @pytest.mark.slow
 def test_bench_speed_writes_its_figures(tmp_path: Path) -> None:
     result = slotfuzz("bench", "speed", "--schedules", 4, "--json", tmp_path / "speed.json")

@@ -1,4 +1,4 @@
-"""Real engines: those that are installed pass the conformance suite; of others the command that brings them is told."""
+"""Real engines: those installed pass the conformance suite; what is missing is said with the command that brings it."""
 
 from __future__ import annotations
 
