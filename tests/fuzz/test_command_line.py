@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from fuzz.__main__ import main
 from fuzz.mechanisms import MECHANISMS
 from fuzz.repro import Repro, load, save
+from targets.adapters import ADAPTERS
 from targets.faults import FAULTS, QUIRKS
 from targets.protocol import Schedule
 from targets.registry import TargetSpec
@@ -208,12 +209,13 @@ def test_faults_lists_every_planted_bug() -> None:
 
 
 def test_targets_lists_the_built_in_ones_with_their_knobs() -> None:
-    row, pages, private = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
+    row, pages, private, *engines = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
     assert [each["name"] for each in (row, pages, private)] == ["slots", "pages", "private"]
+    assert [each["name"] for each in engines] == list(ADAPTERS)
     assert all(each["installed"] for each in (row, pages, private))
     assert {"page_size", "prefix_cache", "preempt"} <= {knob["name"] for knob in pages["knobs"]}
     wanted = {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan", "inspect", "shares"}
-    wanted |= {"sampling", "noise", "life_cycles"}
+    wanted |= {"sampling", "noise", "life_cycles", "salts", "told", "rounding", "ends", "gives_up"}
     assert wanted == set(row["control"])
     assert {"slots", "slot_order", "dtype", "device"} <= {knob["name"] for knob in row["knobs"]}
     assert "  slots = 4  (1..1024)  requests that have state at once" in slotfuzz("targets").stdout
