@@ -170,9 +170,8 @@ def replay(
 @click.option(
     "--script", type=click.Path(path_type=Path), help="Write a program of its own that shows it, of a real engine."
 )
-def explain(path: Path, own: str | None, html: Path | None, script: Path | None, **later: Any) -> int:
+def explain(path: Path, own: str | None, html: Path | None, script: Path | None) -> int:
     """Explain a stored failure: what proves it, where it began, and what it probably is."""
-    refuse(later)
     check_file(html, "--html")
     from fuzz.conductor import run_trio
     from fuzz.explain import fixed, study, told

@@ -19,7 +19,6 @@ COMMANDS, BENCHES = "slotfuzz.commands", "slotfuzz.benches"
 """The entry-point groups in which the commands of higher floors are registered, and those under `bench`."""
 NOT_YET = {
     "python": "engines in another interpreter",
-    "script": "a failure as a script of its own",
 }
 
 
