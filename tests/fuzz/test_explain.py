@@ -201,13 +201,6 @@ def test_a_stored_failure_is_explained_and_exits_with_zero(repro: Repro, tmp_pat
     assert f"slotfuzz replay {tmp_path}" in output
 
 
-@pytest.mark.parametrize(("flag", "what"), [("--script", "a failure as a script")])
-def test_what_is_not_built_yet_is_refused(tmp_path: Path, flag: str, what: str) -> None:
-    code, output = invoke(str(tmp_path / "none.json"), flag, "x")
-    assert code == 2
-    assert output.startswith(f"{flag} must be left out ({what}")
-
-
 def test_bad_input_is_a_sentence(repro: Repro, tmp_path: Path) -> None:
     assert invoke(str(tmp_path / "none.json"))[0] == 2
     own = msgspec.structs.replace(repro, target=TargetSpec(target="tests.fuzz.scripted:honest"))
