@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ import msgspec
 
 from fuzz.followup import Failure
 from oracle.finding import Finding
+from targets.adapters import ADAPTERS
 from targets.protocol import BadInput, Factory, Schedule, check_settings, submissions
 from targets.protocol.schedule import check_references
 from targets.registry import TargetSpec
@@ -69,13 +71,17 @@ def make(failure: Failure, spec: TargetSpec, factory: Factory, bound: float, see
         seed=seed,
         evaluations=failure.evaluations,
         minimal=failure.minimal,
-        versions=versions(),
+        versions=versions(spec.target),
     )
 
 
-def versions() -> dict[str, str]:
-    """Versions that a trace's bits may depend on."""
-    libraries = {name: version_of(name) for name in ("slotfuzz", "torch", "transformers")}
+def versions(target: str = "") -> dict[str, str]:
+    """Versions that a trace's bits may depend on, those of a real engine where this interpreter has it."""
+    names = ("slotfuzz", "torch", "transformers", *(ADAPTERS[target].packages if target in ADAPTERS else ()))
+    libraries = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version_of(name)
     return {"python": platform.python_version(), **libraries}
 
 

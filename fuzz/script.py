@@ -7,7 +7,6 @@ are here: versions, settings and schedule as data, and the answer of the victim 
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 
 from fuzz.report import format_finding
@@ -41,7 +40,7 @@ def text(repro: Repro) -> str:
     finding, schedule = repro.finding, repro.schedule
     told = "\n".join((*format_finding(finding).splitlines(), "", *format_schedule(schedule).splitlines()))
     told = told.replace("\\", "\\\\").replace('"""', "'''")
-    versions = ", ".join(f"{package} {version(package)}" for package in adapter.packages)
+    versions = ", ".join(f"{package} {repro.versions.get(package, 'of unknown version')}" for package in adapter.packages)
     imports = "\n".join(adapter.imports)
     return (
         f'"""A failure of {adapter.title}, found with {versions}.\n\n{told}\n\n'

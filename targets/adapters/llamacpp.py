@@ -41,6 +41,8 @@ END = tiny_llama.SPECIAL_IDS[1]
 STEP_S = 2.5
 """So long a step waits for the next piece."""
 TIMEOUT_S = 60.0
+ROUNDING = 1.5e-4
+"""Of a logit: in 187,000 tokens of 6,000 schedules a log-probability was off by 2.1e-4 at most, by two logits' rounding."""
 NGRAM, DRAFTED_MAX = 2, 6
 """So many tokens that stood before suggest the next ones, and so many are drafted: small, as prompts and answers are."""
 CONTEXT_ROUND = 256
@@ -222,7 +224,7 @@ class LlamaFactory:
 
     name = "llamacpp"
     knobs = KNOBS
-    control = Control(stepped=False, told=True, shares=True, ends=(END,), gives_up=True)
+    control = Control(stepped=False, told=True, shares=True, ends=(END,), gives_up=True, rounding=ROUNDING)
     vocabulary = tiny_llama.VOCABULARY
     special_ids = tiny_llama.SPECIAL_IDS
     identity = tiny_llama.IDENTITY

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from fuzz import repro as repros
+from fuzz import script
 from fuzz.conductor import replay
+from fuzz.replaying import Outcome, Replayer
 from targets.adapters import ADAPTERS, Adapter, tiny_llama
 from targets.protocol import (
     BadInput,
@@ -29,6 +34,7 @@ from targets.registry import TargetSpec, build
 from tests.targets import conformance
 
 KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb"}
+BY_URL = {"openai"}
 
 
 def installed(name: str) -> Factory:
@@ -47,7 +53,7 @@ def test_a_real_engine_conforms(name: str, claim: Callable[[Factory], None]) -> 
 
 
 def test_the_adapters_are_those_that_are_tested() -> None:
-    assert set(ADAPTERS) == KNOWN
+    assert set(ADAPTERS) == KNOWN | BY_URL
 
 
 def test_what_is_not_installed_is_refused_with_the_command_that_brings_it() -> None:
@@ -125,3 +131,40 @@ def test_several_answers_to_a_prompt_of_one_token_break_transformers() -> None:
 def test_what_is_likely_is_told_of_each_token_of_transformers() -> None:
     emitted = [event for event in played("transformers-cb", asked(5, 6, new=3)) if isinstance(event, Emitted)]
     assert [event.logprobs[0][0] for event in emitted] == [event.token for event in emitted]
+
+
+FINDINGS = sorted((Path(__file__).parent / "findings").glob("*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+def test_what_was_found_in_a_real_engine_is_found_again(path: Path) -> None:
+    """With the versions in which it was found; with others it may be FIXED, which is no failure of ours."""
+    repro = repros.load(path)
+    installed(repro.target.target)
+    packages = ADAPTERS[repro.target.target].packages
+    if any(version(package).split("+")[0] != repro.versions[package].split("+")[0] for package in packages):
+        pytest.skip(f"found in {', '.join(f'{package} {repro.versions[package]}' for package in packages)}")
+    replayer = Replayer()
+    try:
+        assert replayer.replay(path).outcome is Outcome.FAILED
+    finally:
+        replayer.close()
+
+
+@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+def test_a_finding_becomes_a_program_of_its_own(tmp_path: Path, path: Path) -> None:
+    repro = repros.load(path)
+    model = script.write(repro, tmp_path / "shows.py")
+    text = (tmp_path / "shows.py").read_text()
+    compile(text, "shows.py", "exec")
+    assert model.exists()
+    assert "slotfuzz" not in text.partition('"""\n\n')[2]
+
+
+def test_a_target_that_is_no_real_engine_has_no_program_of_its_own(tmp_path: Path) -> None:
+    repro = msgspec.structs.replace(repros.load(FINDINGS[0]), target=TargetSpec("slots"))
+    with pytest.raises(BadInput) as caught:
+        script.write(repro, tmp_path / "shows.py")
+    assert str(caught.value).startswith("--script must be left out for a target other than transformers-cb, llamacpp, ")
