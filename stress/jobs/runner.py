@@ -18,7 +18,7 @@ from stress.jobs.store import Job, State, Store
 from targets.protocol import BadInput
 
 TICK_S = 0.1
-GRACE_S = 45.0
+GRACE_S = 180.0
 """A job that is told to stop may take so long to confirm what it found."""
 LEAST_S = 0.001
 
