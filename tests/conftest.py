@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import pytest
 import torch
@@ -13,6 +15,8 @@ from targets.models import Model, find_model
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # the order of a sum must not depend on how many cores are free
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what we start must hear Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # With CI set, Hypothesis' own profile would derandomize every test; ours starts from the default one everywhere.
     default = hypothesis.settings.get_profile("default")
     hypothesis.settings.register_profile(
