@@ -107,6 +107,7 @@ SITES = {
     ("late-result-by-client-id", Kind.LEAK): "row: stands in a slot that it was not given",
     ("token-of-wrong-row", Kind.LEAK): INPUT,
     ("cells-by-live-view", Kind.LEAK): ANOTHERS,
+    ("cells-by-live-view", Kind.INTERFERENCE): UNWRITTEN,
     ("token-not-known-yet", Kind.WRONG_ALONE): INPUT,
     ("recompute-off-by-one", Kind.INTERFERENCE): INPUT,
     ("resume-taken-for-decode", Kind.LEAK): ANOTHERS,

@@ -22,7 +22,7 @@ LIFE = Schedule(
     settings={"sanitize": True, "slots": 3},
 )
 """One gives up, two that begin alike come in one step and one of them takes its slot, and somebody goes on throughout."""
-FORCED = Control(forced=True, logits=True, audit=True)
+FORCED = Control(salts=True, forced=True, logits=True, audit=True)
 
 
 def nobody_to_ask(settings: Mapping[str, Setting]) -> Reference:
