@@ -191,8 +191,9 @@ class _Shrinker:
         if victim is not None and len(submissions(self.best)) > 1:
             alone = keep_requests(self.best, {victim})
             yield alone
-            if len(submissions(self.best)) > 1:
-                yield brief(alone)
+            for more in ([], [Step()]):  # others went on when it had ended, and so did the steps
+                if len(submissions(self.best)) > 1:
+                    yield with_ops(brief(alone), [*brief(alone).ops, *more])
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
                 if other != victim and len(submissions(self.best)) > 2:

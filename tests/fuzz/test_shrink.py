@@ -227,6 +227,22 @@ def test_what_a_fixed_number_leaves_over_stays_when_the_prompt_is_cut() -> None:
     assert shrunk(one_token_is_left_over, schedule, {"page"}, knobs=PAGED).schedule.ops == (ask(*[1] * 9),)
 
 
+def test_a_step_stands_in_for_those_who_went_on_after_a_cancel() -> None:
+    def goes_on_when_it_has_ended(schedule: Schedule) -> bool:
+        """The last request is cancelled one step after it began, and somebody else, or the schedule, goes on behind that."""
+        last = len(submissions(schedule)) - 1
+        cancels = [index for index, op in enumerate(schedule.ops) if isinstance(op, Cancel) and op.submission == last]
+        return any(
+            sum(step.count for step in schedule.ops[:index] if isinstance(step, Step)) == last + 1
+            and (last > 0 or any(isinstance(op, Step) for op in schedule.ops[index:]))
+            for index in cancels
+        )
+
+    crowd = Schedule(ops=(*(ask(token) for token in (1, 2, 3, 4, 5)), Step(5), Cancel(4)))
+    result = shrunk(goes_on_when_it_has_ended, crowd, victim=4)
+    assert result.schedule == Schedule(ops=(ask(1), Step(), Cancel(0), Step()))
+
+
 def test_ids_that_meet_by_chance_are_looked_for_among_fewer() -> None:
     def fails(schedule: Schedule) -> bool:
         """The ids of some two prompts' first pages are alike modulo seven, and not equal."""
