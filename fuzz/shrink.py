@@ -193,7 +193,7 @@ class _Shrinker:
             yield alone
             for more in ([], [Step()]):  # others went on when it had ended, and so did the steps
                 if len(submissions(self.best)) > 1:
-                    yield with_ops(brief(alone), [*brief(alone).ops, *more])
+                    yield with_ops(alone, [*brief(alone).ops, *more])
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
                 if other != victim and len(submissions(self.best)) > 2:

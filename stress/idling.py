@@ -14,7 +14,7 @@ import click
 import msgspec
 import trio
 
-from stress.judging.asking import Dialect, Endpoint, endpoint
+from stress.judging.asking import Endpoint, endpoint
 from stress.judging.following import Following, decoded
 from stress.judging.idle import Answers, is_rounding, judge
 from stress.judging.ledger import Ledger
@@ -22,6 +22,7 @@ from stress.judging.opinion import Opinion, Standing
 from stress.judging.verdicts import Verdicts, summed
 from stress.transcript import Exchange
 from stress.verifying import LOOK_S, Over, concluded, until_signal
+from stress.wording import Dialect
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fuzz.commandline import Number, bad, read_settings
 from stress.command import read_key
 
 if TYPE_CHECKING:
-    from stress.judging.asking import Dialect
+    from stress.wording import Dialect
 
 
 @click.command()
@@ -142,7 +142,7 @@ def _by_itself(
 
 def known_dialect(name: str | None) -> Dialect | None:
     """A dialect by its name."""
-    from stress.judging.asking import DIALECTS
+    from stress.wording import DIALECTS
 
     found = next((each for each in DIALECTS if each == name), None)
     if name is not None and found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stress.judging.asking import Dialect
+from stress.wording import Dialect
 from targets.protocol import Factory, Setting
 from targets.registry import TargetSpec
 

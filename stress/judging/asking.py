@@ -1,7 +1,6 @@
 """Asking: one request of an OpenAI-compatible endpoint, and everything that is heard of it, as an `Exchange`.
 
-Prompts go as token ids, answers come in pieces. Fields that OpenAI's API does not have are sent only where a request needs
-them, so that an endpoint of somebody else may be asked too.
+Prompts go as token ids, answers come in pieces.
 """
 
 from __future__ import annotations
@@ -9,58 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, get_args
+from typing import Any
 
 import httpx2
 import msgspec
 import trio
 
 from stress.transcript import Exchange, Piece, Usage
-from targets.protocol import GREEDY, BadInput, Request
+from stress.wording import Dialect, body_of
+from targets.protocol import BadInput, Request
 
 CONNECT_S = 10.0
 SILENT_S = 120.0
 """A stream that says nothing for so long is cut."""
 CONNECTIONS_MAX = 1024
-
-
-Dialect = Literal["slotfuzz", "vllm", "openai"]
-"""Which fields an endpoint knows: all of ours, those of them that are vLLM's, or OpenAI's only."""
-DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-
-
-def body_of(request: Request, model: str, dialect: Dialect = "slotfuzz") -> dict[str, Any]:
-    """The body that asks for what a request asks for, as far as the endpoint knows the fields."""
-    asked = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "prompt": list(request.prompt),
-        "max_tokens": request.max_new_tokens,
-        "temperature": asked.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if asked.temperature:
-        body["seed"] = asked.seed
-    if asked.logprobs:
-        body["logprobs"] = min(asked.logprobs, 5)
-    if asked.bias:
-        body["logit_bias"] = {str(token): added for token, added in asked.bias}
-    for name in ("presence_penalty", "frequency_penalty"):
-        if getattr(asked, name):
-            body[name] = getattr(asked, name)
-    if dialect == "openai":
-        return body
-    more: dict[str, Any] = {
-        "repetition_penalty": asked.repetition_penalty if asked.repetition_penalty != GREEDY.repetition_penalty else None,
-        "min_tokens": asked.min_new_tokens,
-        "stop_token_ids": list(request.stop),
-        "allowed_token_ids": list(asked.allowed),
-        "return_token_ids": True,
-        "ignore_eos": True,
-    }
-    body |= {name: value for name, value in more.items() if value}
-    return body | ({"salt": request.salt} if dialect == "slotfuzz" and request.salt is not None else {})
 
 
 class Endpoint:

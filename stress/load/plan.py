@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stress.wording import DIALECTS, Dialect
 from targets.protocol.errors import BadInput
 
 Route = Literal["completions", "chat"]
 Prompts = Literal["ids", "text"]
-Dialect = Literal["slotfuzz", "vllm", "openai"]
 Arrivals = Literal["closed", "constant", "poisson"]
 ShapeName = Literal["none", "constant", "ramp", "step", "burst", "on-off"]
 Feature = Literal["lengths", "prefixes", "sessions", "cancels", "sampling"]
@@ -154,7 +154,7 @@ def read_plan(options: Mapping[str, Any], host: str | None, users: int, run_s: f
         model=words.text("--model"),
         route=route,
         prompts=cast(Prompts, words.one_of("--prompts", get_args(Prompts)) or ("text" if route == "chat" else "ids")),
-        dialect=cast(Dialect, words.one_of("--dialect", get_args(Dialect))),
+        dialect=cast(Dialect, words.one_of("--dialect", DIALECTS)),
         vocabulary=words.surely("--vocabulary", 2, 10_000_000),
         context=words.surely("--context", 2, 10_000_000),
         mix=_mix(words.text("--mix"), arrivals),

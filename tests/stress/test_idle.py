@@ -8,10 +8,11 @@ import msgspec
 import pytest
 import trio
 
-from stress.judging.asking import Endpoint, body_of, endpoint
+from stress.judging.asking import Endpoint, endpoint
 from stress.judging.idle import ENOUGH, Answer, Answers, departs, is_rounding, judge, key_of
 from stress.judging.opinion import Standing
 from stress.transcript import Exchange, Piece
+from stress.wording import body_of
 from targets.decoder import DecoderFactory
 from targets.protocol import BadInput, Request, Sampling
 from tests.stress.test_server import Listening, with_server

@@ -19,7 +19,7 @@ from fuzz.commandline import Group
 from fuzz.replaying import Outcome, Replayer
 from oracle.finding import Verdict
 from stress.judging.asked import Verifying
-from stress.judging.asking import Hearing, body_of
+from stress.judging.asking import Hearing
 from stress.judging.following import Following
 from stress.judging.opinion import Standing
 from stress.judging.panel import Panel
@@ -28,6 +28,7 @@ from stress.recording.account import recorded
 from stress.transcript import Begun, Exchange, Heard, format_line
 from stress.verify_command import verify as command
 from stress.verifying import verify
+from stress.wording import body_of
 from targets.protocol import Kind, Request, Setting
 from targets.registry import TargetSpec, build
 from tests.stress.loading import asked
