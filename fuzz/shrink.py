@@ -35,8 +35,8 @@ from fuzz.edits import (
 from fuzz.smaller import (
     SHORT,
     Measure,
+    at_least,
     coincidences,
-    fewer,
     fitted,
     largest,
     lowered,
@@ -121,23 +121,36 @@ class _Shrinker:
         self.minimal = False
         self._tried: dict[bytes, bool] = {schedule.key(): True}
         self._immovable: set[str] = set()
+        self._made: set[tuple[str, int]] = set()
 
     async def run(self) -> None:
         """Pressure once, rounds of passes while any of them helps, then every single reduction as proof."""
-        large = (self._requests, self._ops, self._settings)
-        for candidates in (*large, self._pressed):
+        for candidates in (self._requests, self._ops, self._settings, self._pressed):
             await self._all(candidates())
         improved = True
         while improved:
-            improved = False
-            for candidates in (*large, self._lengths, self._extras, self._steps):
+            improved = self._is_news("requests") and await self._all(self._requests())
+            for candidates in (self._ops, self._settings, self._lengths, self._extras, self._steps):
                 improved |= await self._all(candidates())
-            for again in (self._token_ids, self._apart, self._fewer, self._tighter):
+            for again in (self._token_ids, self._apart):
                 improved = improved or await self._over_and_over(again)
+            improved = improved or await self._fewer()
+            improved = improved or await self._over_and_over(self._tighter)
             improved = improved or await self._sideways()
             for last in (self._traded, self._coincidences, self._reductions):  # the last one tried is the proof
                 improved = improved or await self._any(last())
         self.minimal = self.evaluations < EVALUATIONS_MAX
+
+    def _is_news(self, what: str) -> bool:
+        """Whether a pass over requests was not made yet for as many as there are now.
+
+        Such a pass is long, and what it did not find it finds no more only because a prompt is shorter; the proof at the end
+        tries each request once more.
+        """
+        made = what, len(submissions(self.best))
+        is_news = made not in self._made
+        self._made.add(made)
+        return is_news
 
     async def _all(self, candidates: Iterator[Schedule]) -> bool:
         improved = False
@@ -186,7 +199,7 @@ class _Shrinker:
     # The passes below read `self.best` anew after every candidate: each builds on what the one before it achieved.
 
     def _requests(self) -> Iterator[Schedule]:
-        """The victim alone, also with single steps, as it waits for nobody then; the victim and one other; then one less."""
+        """The victim alone, also with single steps, as it waits for nobody then; parts; the victim and another; one less."""
         victim = self.finding.submission
         if victim is not None and len(submissions(self.best)) > 1:
             alone = keep_requests(self.best, {victim})
@@ -194,6 +207,11 @@ class _Shrinker:
             for more in ([], [Step()]):  # others went on when it had ended, and so did the steps
                 if len(submissions(self.best)) > 1:
                     yield with_ops(alone, [*brief(alone).ops, *more])
+        size = len(submissions(self.best)) // 2
+        while size > 2:
+            for first in reversed(range(0, len(submissions(self.best)), size)):
+                yield keep_requests(self.best, {*range(first), *range(first + size, len(submissions(self.best)))})
+            size //= 2
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
                 if other != victim and len(submissions(self.best)) > 2:
@@ -274,10 +292,6 @@ class _Shrinker:
         """A few tokens under pressure: early, because where something is short on purpose all other ways are long."""
         yield from pressed(self.best, self.numbers)
 
-    def _fewer(self) -> Iterator[Schedule]:
-        """A request less, and a number at its least."""
-        yield from fewer(self.best, self.numbers)
-
     def _apart(self) -> Iterator[Schedule]:
         """A step between requests in place of whatever long prompts and answers make one wait for another."""
         if largest(self.best) > SHORT:
@@ -294,6 +308,17 @@ class _Shrinker:
     def _tighter(self) -> Iterator[Schedule]:
         """A token less, and a number one less with it."""
         yield from tighter(self.best, self.numbers)
+
+    async def _fewer(self) -> bool:
+        """A request less, with every number at its least that can be there while all of them fail."""
+        if len(submissions(self.best)) < 3 or not self._is_news("fewer"):
+            return False
+        moved = self.best
+        for knob in self.numbers:
+            less = at_least(moved, knob)
+            if less != moved and await self._fails(less):
+                moved = less
+        return await self._any(drop_request(moved, gone) for gone in reversed(range(len(submissions(moved)))))
 
     async def _sideways(self) -> bool:
         """Numbers turned down one by one, as long as the failure stays; then shorter prompts and answers with all of them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator
 
-from fuzz.edits import drop_request, ends, resized, retold, with_ops, with_settings
+from fuzz.edits import ends, resized, retold, with_ops, with_settings
 from targets.protocol import Knob, Schedule, Submit, submissions, with_request, with_requests
 
 Measure = Callable[[Schedule], int]
@@ -95,15 +95,9 @@ def pressed(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule
             yield fitted(with_settings(few, {knob.name: knob.low or 0}), turnable, largest)
 
 
-def fewer(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:
-    """A request less where a number at the least that is drawn makes up for it: a smaller pool needs fewer to fill it."""
-    if len(submissions(schedule)) < 3:
-        return
-    for knob in turnable:
-        least = min(value for value in knob.values if isinstance(value, int))
-        if schedule.settings.get(knob.name) != least:
-            for submission in reversed(range(len(submissions(schedule)))):
-                yield with_settings(drop_request(schedule, submission), {knob.name: least})
+def at_least(schedule: Schedule, knob: Knob) -> Schedule:
+    """A number at the least that is drawn: a smaller pool needs fewer requests to fill it."""
+    return with_settings(schedule, {knob.name: min(value for value in knob.values if isinstance(value, int))})
 
 
 def tighter(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:

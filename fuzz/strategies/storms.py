@@ -19,9 +19,11 @@ TIGHT: dict[str, tuple[Setting, ...]] = {
     "context_tokens_max": (256, 16, 8),
     "slots": (1, 2, 3, 4, 8),
     "page_size": (1, 2, 4),
-    "pool_tokens": (6, 10, 14, 20, 30),
 }
 """Values of knobs, where a target has them; all others are drawn as they declare."""
+CHANCES = (0, 1, 2, 4, 6)
+"""How many in eight of a storm's requests are cancelled, have stop ids, or a deadline: in some storms none, in others most,
+as three ends in a row want many that end."""
 _PROMPTS = (0, 1, 1, 2, 2, 3, 5, 7, 9)
 _ANSWERS = (1, 1, 2, 3, 6, 12)
 _IDS = 8
@@ -36,10 +38,23 @@ def storm(drawn: Dice, space: Space) -> tuple[list[Life], list[Turn], dict[str, 
     }
     named = space.rows and dice.below(4) == 0
     count, steps = 4 + dice.below(REQUESTS_MAX - 3), 1 + dice.below(20)
-    chances = (dice.below(4), dice.below(4), dice.below(3), dice.below(5))
+    chances = (*(dice.pick(CHANCES) for _ in range(3)), dice.below(3))
     lives = [_life(dice, space, steps, chances) for _ in range(count)]
+    if space.pooled and any(knob.name == "pool_tokens" for knob in space.knobs):
+        settings |= _crowded(dice, lives)
     turns = [Turn(1 + dice.below(steps), 1 + dice.below(6), (dice.below(count), dice.below(count)))] if named else []
     return lives, turns, settings
+
+
+def _crowded(dice: Dice, lives: list[Life]) -> dict[str, Setting]:
+    """A pool that one of the larger half just fits into, so that few are refused and those that run push each other out."""
+    sizes = sorted(len(life.request.prompt) + life.request.max_new_tokens for life in lives)
+    largest = sizes[-1 - dice.below(len(sizes) // 2)]
+    return {
+        "pool_tokens": max(1, largest + dice.pick((0, 1, 2, 4, 8))),
+        "page_size": dice.pick((1, 2, 4)),
+        "slots": dice.pick((8, 4, 3, 2)),
+    }
 
 
 def _tight(knob: Knob) -> tuple[Setting, ...]:
