@@ -210,7 +210,9 @@ class _Shrinker:
         size = len(submissions(self.best)) // 2
         while size > 2:
             for first in reversed(range(0, len(submissions(self.best)), size)):
-                yield keep_requests(self.best, {*range(first), *range(first + size, len(submissions(self.best)))})
+                kept = {*range(first), *range(first + size, len(submissions(self.best)))}
+                if kept:
+                    yield keep_requests(self.best, kept)
             size //= 2
         if victim is not None and len(submissions(self.best)) > 3:
             for other in (*self.finding.sources, *range(len(submissions(self.best)))):
