@@ -56,7 +56,7 @@ def _holding(decoder: Decoder, slot: int, owners: list[int]) -> Holding:
     store, cells = decoder.store, decoder.store.lengths[slot]
     storage = store.storage(slot) if store.tags else ()
     if store.tags:
-        storage = (*storage, *decoder.states.storage(slot, 1 + max((slab for slab, _, _ in storage), default=-1)))
+        storage = (*storage, *decoder.states.storage(slot, 2 * len(decoder.plan.layers)))  # behind all K and V
     return Holding(slot, tuple(sorted(owners)), cells, cells, storage, store.pages_of(slot))
 
 
