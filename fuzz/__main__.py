@@ -44,6 +44,7 @@ main.add_command(certify)
 )
 @click.option("--memory-gib", type=Number(float, 0.5, 1e6), help="No process may have more: a target that wants it fails.")
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
+@click.option("--in-a-row", type=Number(int, 1, 1000), help="So many schedules one after another on each target.")
 @click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
 @click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
 @click.option("--python", type=click.Path(path_type=Path), help="Play the target in this interpreter, which has the engine.")
@@ -63,6 +64,7 @@ def run(
     hang_seconds: float | None,
     memory_gib: float | None,
     sanitize: bool,
+    in_a_row: int | None,
     workers: int | None,
     resume: bool,
     python: Path | None,
@@ -101,6 +103,7 @@ def run(
         in_process=in_process,
         patience=Patience(hang_seconds),
         python=python,
+        in_a_row=in_a_row,
     )
     if workers is None and not resume:
         return run_search(asked)

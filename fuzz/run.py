@@ -50,6 +50,7 @@ class Run:
     console: Console
     in_process: bool = False
     python: Path | None = None
+    in_a_row: int | None = None
     patience: Patience = field(default_factory=Patience)
     failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
 
@@ -61,7 +62,13 @@ def run(asked: Run) -> int:
         asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json", asked.python
     )
     search = Search(
-        asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure), stage=stage
+        asked.factory,
+        asked.seed,
+        asked.limits,
+        asked.settings,
+        lambda failure: _keep(asked, search, failure),
+        stage=stage,
+        in_a_row=asked.in_a_row,
     )
     interrupted, existed = False, asked.out.exists()
     try:
@@ -115,8 +122,10 @@ def announce(asked: Run) -> None:
         if limit is not None
     ]
     faults = "".join(f", planted: {fault}" for fault in asked.spec.faults)
+    each = asked.factory.control.in_a_row if asked.in_a_row is None else asked.in_a_row
+    rows = f", each of {each} in a row on one target" if each > 1 else ""
     lines = [
-        f"seed {asked.seed}, {' or '.join(limits)}",
+        f"seed {asked.seed}, {' or '.join(limits)}{rows}",
         f"target {asked.spec.target}, model {asked.factory.identity}{faults}",
         format_settings(asked.factory.knobs, asked.settings),
     ]
@@ -214,6 +223,8 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], stopped: str, se
         arguments += ["--set", f"{name}={value}"]
     if asked.python is not None:
         arguments += ["--python", str(asked.python)]
+    if asked.in_a_row is not None:
+        arguments += ["--in-a-row", str(asked.in_a_row)]
     if asked.in_process:
         arguments.append("--in-process")
     if asked.patience.hang_s is not None:

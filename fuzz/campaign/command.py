@@ -107,7 +107,8 @@ def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, ba
         tick=tick,
     )
     hang_s = None if asked.in_process else asked.patience.hang_s
-    return Supervisor(folder, campaign, Manner(asked.spec, asked.in_process, hang_s), asked.limits, workers, told)
+    manner = Manner(asked.spec, asked.in_process, hang_s)
+    return Supervisor(folder, campaign, manner, asked.limits, workers, told, in_a_row=asked.in_a_row)
 
 
 def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
@@ -176,6 +177,7 @@ def _go_on(asked: Run, workers: int) -> str:
     words += [f"--seconds {asked.limits.seconds:g}"] if asked.limits.seconds is not None else []
     words += [f"--schedules {asked.limits.schedules}"] if asked.limits.schedules is not None else []
     words += [f"--set {name}={value}" for name, value in asked.settings.items()]
+    words += [] if asked.in_a_row is None else [f"--in-a-row {asked.in_a_row}"]
     words += ["--in-process"] if asked.in_process else []
     words += [] if asked.patience.hang_s is None else [f"--hang-seconds {asked.patience.hang_s:g}"]
     return " ".join([*words, f"--workers {workers} --resume --out {asked.out}"])

@@ -35,6 +35,7 @@ class Supervisor:
 
     Attributes:
         session: The last one of `campaign`; complete at any moment.
+        in_a_row: As in `Search`.
         silent_s: A worker that gives no sign of life for so long hangs.
     """
 
@@ -44,6 +45,7 @@ class Supervisor:
     limits: Limits
     workers: int
     told: Told = field(default_factory=Told)
+    in_a_row: int | None = None
     silent_s: float = SILENT_S
     crew: list[Hand] = field(default_factory=list)
     began_s: float | None = None
@@ -149,6 +151,7 @@ class Supervisor:
             again=tuple(again),
             in_process=self.manner.in_process and not apart,
             hang_s=self.manner.hang_s,
+            in_a_row=self.in_a_row,
             apart=apart,
             path=tuple(sys.path),
         )

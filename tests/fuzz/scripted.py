@@ -28,6 +28,8 @@ from targets.protocol import (
 )
 
 VOCABULARY = 32
+ROOMS = 16
+"""`Full` has room for so many."""
 
 
 class Counting(nn.Module):
@@ -205,3 +207,21 @@ class Fragile(Crowded):
 def fragile() -> Scripted:
     """Fails in four ways."""
     return Scripted(Fragile)
+
+
+class Full(Honest):
+    """Never gets back the room that a request took, and has only so much of it."""
+
+    taken = 0
+
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        """Takes room."""
+        self.taken += 1
+        if self.taken > ROOMS:
+            raise OverflowError(f"room {ROOMS}")
+        return super().submit(submission, request)
+
+
+def full() -> Scripted:
+    """Fails once it has been used for a while."""
+    return Scripted(Full)

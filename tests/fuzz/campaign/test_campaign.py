@@ -14,9 +14,10 @@ from fuzz.campaign.crew import End, Hand
 from fuzz.campaign.folder import Folder
 from fuzz.campaign.shard import Order
 from fuzz.repro import load
-from targets.protocol import Kind
+from targets.protocol import Kind, submissions
 from targets.registry import TargetSpec
 from tests.fuzz.kills import killed
+from tests.fuzz.scripted import ROOMS
 
 CROWDED = ("--target", "tests.fuzz.scripted:crowded", "--in-process")
 
@@ -47,6 +48,17 @@ def test_a_nightly_run_twice_replays_what_the_first_one_found_and_tries_other_sc
     assert [bug["times"] > 0 for bug in after["campaign"]["bugs"]] == [True]
     assert [finding["repro"] for finding in after["findings"]] == [str(path)]
     assert not (out / "found").exists()
+
+
+@pytest.mark.slow
+def test_workers_use_a_target_again_as_they_are_told_and_what_it_has_been_through_is_in_the_repro(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    used = ("--target", "tests.fuzz.scripted:full", "--in-process", "--in-a-row", 12)
+    done = run(out, *used, "--seed", 1, "--schedules", 1, "--workers", 1)
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith("seed 1, 1 schedules, each of 12 in a row on one target\n")
+    (path,) = (out / "repros").iterdir()
+    assert len(submissions(load(path).schedule)) == ROOMS + 1
 
 
 @pytest.mark.slow
