@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from torch import nn
 
 from fuzz import repro as repros
+from fuzz.commandline import memory_gib
 from fuzz.conductor import run_trio
 from fuzz.followup import Failure
 from fuzz.fresh import Afresh, Manner
@@ -229,9 +230,11 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], stopped: str, se
         arguments.append("--in-process")
     if asked.patience.hang_s is not None:
         arguments += ["--hang-seconds", f"{asked.patience.hang_s:g}"]
+    if (limit := memory_gib()) is not None:
+        arguments += ["--memory-gib", f"{limit:g}"]
     go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(seed), "--out", str(asked.out)])
     lines = [stopped] if stopped else []
-    again = replay_command(asked.spec, *stored) if stored else ""
+    again = replay_command(asked.spec, *stored, memory_gib=memory_gib()) if stored else ""
     lines.append(f"next: {go_on if stopped or not stored else again}")
     asked.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

@@ -12,6 +12,7 @@ from fuzz.campaign.bugs import Told
 from fuzz.campaign.folder import FAILED, FIXED, Bug, Campaign, Folder
 from fuzz.campaign.supervisor import Supervisor
 from fuzz.campaign.tallies import Merged, Shard, merge
+from fuzz.commandline import memory_gib
 from fuzz.coverage import cycles_of
 from fuzz.fresh import Manner
 from fuzz.judge import Judge
@@ -67,7 +68,8 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> in
             fields = _fields(asked, supervisor, merged, verdict, reference.bound)
             repros.write_atomically(asked.json, as_json(fields))
         failing = [folder.repros / f"{bug.id}.json" for bug in campaign.bugs if bug.status == FAILED]
-        again = replay_command(asked.spec, *failing) if failing and not interrupted else _go_on(asked, workers)
+        replay = replay_command(asked.spec, *failing, memory_gib=memory_gib())
+        again = replay if failing and not interrupted else _go_on(asked, workers)
         _say(asked, ("stopped; what was found is kept\n" if interrupted else "") + f"page: {page}\nnext: {again}")
         return EXIT_CODES[verdict]
 
@@ -180,6 +182,7 @@ def _go_on(asked: Run, workers: int) -> str:
     words += [] if asked.in_a_row is None else [f"--in-a-row {asked.in_a_row}"]
     words += ["--in-process"] if asked.in_process else []
     words += [] if asked.patience.hang_s is None else [f"--hang-seconds {asked.patience.hang_s:g}"]
+    words += [] if (limit := memory_gib()) is None else [f"--memory-gib {limit:g}"]
     return " ".join([*words, f"--workers {workers} --resume --out {asked.out}"])
 
 
