@@ -39,7 +39,11 @@ _LARGE_WEIGHTS = 20_000_000
 
 @dataclass
 class Run:
-    """What the user asked for."""
+    """What the user asked for.
+
+    Attributes:
+        ray: The words that say which cluster a campaign's workers are on, and what each gets there.
+    """
 
     spec: TargetSpec
     factory: Factory
@@ -52,6 +56,7 @@ class Run:
     in_process: bool = False
     python: Path | None = None
     in_a_row: int | None = None
+    ray: tuple[str, ...] = ()
     patience: Patience = field(default_factory=Patience)
     failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
 

@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from fuzz import repro as repros
 from fuzz.campaign.bugs import Told
+from fuzz.campaign.crew import Hire, NearHand
 from fuzz.campaign.folder import FAILED, FIXED, Bug, Campaign, Folder
 from fuzz.campaign.supervisor import Supervisor
 from fuzz.campaign.tallies import Merged, Shard, merge
@@ -31,11 +32,12 @@ from oracle.finding import Verdict
 from targets.protocol import BadInput
 
 
-def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> int:
+def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire: Hire = NearHand) -> int:
     """Runs one session of a campaign; returns the exit code. Ctrl-C ends it early and keeps everything.
 
     Args:
         seed: As it was given; None where it was not.
+        hire: Starts a worker.
 
     Raises:
         BadInput: where the folder holds another campaign, or one runs in it.
@@ -51,7 +53,7 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> in
         _say(asked, f"rounding: in {reference.precision}, logits may differ by {reference.bound:.3g}")
         mute = not is_reactive(asked, reference.network)
         with progress(asked) as bar:
-            supervisor = _supervisor(asked, folder, campaign, workers, bar)
+            supervisor = _supervisor(asked, folder, campaign, workers, hire, bar)
             interrupted = _carried_out(asked, supervisor)
         merged = _merged(asked, supervisor.shards(), supervisor.session.seconds, mute)
         if interrupted and not merged.tally.schedules:
@@ -95,7 +97,7 @@ def _plain(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, bar: Progress) -> Supervisor:
+def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, hire: Hire, bar: Progress) -> Supervisor:
     task = bar.add_task("", total=asked.limits.schedules, found=0)
 
     def tick(supervisor: Supervisor) -> None:
@@ -110,7 +112,7 @@ def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, ba
     )
     hang_s = None if asked.in_process else asked.patience.hang_s
     manner = Manner(asked.spec, asked.in_process, hang_s)
-    return Supervisor(folder, campaign, manner, asked.limits, workers, told, in_a_row=asked.in_a_row)
+    return Supervisor(folder, campaign, manner, asked.limits, workers, told, asked.in_a_row, hire=hire)
 
 
 def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
@@ -183,7 +185,7 @@ def _go_on(asked: Run, workers: int) -> str:
     words += ["--in-process"] if asked.in_process else []
     words += [] if asked.patience.hang_s is None else [f"--hang-seconds {asked.patience.hang_s:g}"]
     words += [] if (limit := memory_gib()) is None else [f"--memory-gib {limit:g}"]
-    return " ".join([*words, f"--workers {workers} --resume --out {asked.out}"])
+    return " ".join([*words, *asked.ray, f"--workers {workers} --resume --out {asked.out}"])
 
 
 def _say(asked: Run, text: str) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from fuzz.campaign.bugs import Bugs, Told
-from fuzz.campaign.crew import SILENT_S, End, Hand
+from fuzz.campaign.crew import SILENT_S, End, Hand, Hire, NearHand
 from fuzz.campaign.folder import Campaign, Folder, Running, Session, read_json
 from fuzz.campaign.shard import Order
 from fuzz.campaign.tallies import Shard
@@ -37,6 +37,7 @@ class Supervisor:
         session: The last one of `campaign`; complete at any moment.
         in_a_row: As in `Search`.
         silent_s: A worker that gives no sign of life for so long hangs.
+        hire: Starts one.
     """
 
     folder: Folder
@@ -47,6 +48,7 @@ class Supervisor:
     told: Told = field(default_factory=Told)
     in_a_row: int | None = None
     silent_s: float = SILENT_S
+    hire: Hire = NearHand
     crew: list[Hand] = field(default_factory=list)
     began_s: float | None = None
     empty_deaths: int = 0
@@ -155,7 +157,7 @@ class Supervisor:
             apart=apart,
             path=tuple(sys.path),
         )
-        self.crew.append(Hand(order, self.silent_s))
+        self.crew.append(self.hire(order, self.silent_s))
 
     def replace(self, hand: Hand, end: End) -> None:
         """Takes note of a worker that has ended, and of what it was at.
@@ -164,11 +166,11 @@ class Supervisor:
             BadInput: where it could not build the target, or one after another dies.
         """
         number, fate = hand.order.number, hand.fate()
-        hand.process.end()
+        hand.end()
         if end is End.MISUSED:
-            words = " ".join(hand.process.last_words()[-1:])
+            words = " ".join(hand.output().strip().splitlines()[-1:])
             raise BadInput("target", "one that a worker can build", self.campaign.target.target, words)
-        self.bugs.stranded(hand.process.output())
+        self.bugs.stranded(hand.output())
         shard = self.shard(number)
         judged = shard is not None and shard.schedules > 0
         self.empty_deaths = 0 if end is End.DONE or judged else self.empty_deaths + 1
@@ -220,7 +222,7 @@ class Supervisor:
             for hand in list(self.crew):
                 if hand.look() is not None:
                     self.crew.remove(hand)
-                    self.bugs.stranded(hand.process.output())
-                    hand.process.end()
+                    self.bugs.stranded(hand.output())
+                    hand.end()
                     self.folder.suspend(hand.order.number)
             time.sleep(TICK_S)

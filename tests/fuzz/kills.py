@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import msgspec
 from fuzz.repro import load
 
 ROOT = Path(__file__).parents[2]
-TARGET = "tests.fuzz.scripted:fragile"
+TARGET = "tests.fuzz.scripted:brittle"
 
 
 @dataclass
@@ -32,16 +34,28 @@ class Survey:
         seen: Signatures that ever lay in a file.
         lost: Those that lay nowhere after a later kill.
         broken: Files that were not whole.
+        fresh: Kills before which something was found that had not been seen at the one before.
     """
 
     seen: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
     supervisors: int = 0
     workers: int = 0
+    fresh: int = 0
 
     def look(self, out: Path) -> None:
-        """Reads every file."""
+        """Reads every file; twice where something is missing, as it may have been moved meanwhile."""
+        here = self.read(out)
+        if self.seen - here:
+            here |= self.read(out)
+        self.lost |= self.seen - here
+        self.fresh += not here <= self.seen
+        self.seen |= here
+
+    def read(self, out: Path) -> set[str]:
+        """The signatures that lie in files."""
         here: set[str] = set()
         for path in sorted(out.rglob("*.json")):
             with contextlib.suppress(FileNotFoundError):
@@ -52,8 +66,18 @@ class Survey:
                     continue
                 if path.parent.name == "repros" or path.parent.name.startswith("shard-"):
                     here.add(load(path).signature)
-        self.lost |= self.seen - here
-        self.seen |= here
+        return here
+
+    def await_news(self, out: Path, run: subprocess.Popen[bytes]) -> None:
+        """Waits until something new was found, or the campaign has ended."""
+        while run.poll() is None and not any(path.stem not in self.ids for path in found(out)):
+            time.sleep(0.02)
+        self.ids |= {path.stem for path in found(out)}
+
+
+def found(out: Path) -> Iterator[Path]:
+    """The repros that lie anywhere."""
+    return itertools.chain(out.glob("found/shard-*/*.json"), out.glob("repros/*.json"))
 
 
 def command(out: Path, *words: str) -> list[str]:
@@ -76,7 +100,10 @@ def children(parent: int) -> list[int]:
 
 
 def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
-    """Runs sessions one after another, and kills somebody in each at a random moment within these seconds."""
+    """Runs sessions one after another, and kills somebody in each at a random moment within these seconds.
+
+    They begin when something new was found, but for one kill in five: that may come while a session begins as well.
+    """
     dice, survey = random.Random(seed), Survey()
     while survey.supervisors + survey.workers < kills:
         run = subprocess.Popen(
@@ -84,6 +111,8 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
         )
         try:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
+                if dice.random() < 0.8:
+                    survey.await_news(out, run)
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
                 if crew and dice.random() < 0.75:
@@ -110,11 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     survey = killed(asked.out, asked.kills, asked.seed, asked.seconds)
-    print(f"killed: {survey.supervisors} supervisors, {survey.workers} workers")
+    print(f"killed: {survey.supervisors} supervisors, {survey.workers} workers; after something new: {survey.fresh}")
     print(f"signatures seen {len(survey.seen)}, lost {len(survey.lost)}, files not whole {len(survey.broken)}")
     last = subprocess.run(command(asked.out, "--schedules", "50"), cwd=ROOT, check=False)
     survey.look(asked.out)

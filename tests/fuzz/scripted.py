@@ -182,31 +182,22 @@ def interrupting() -> Scripted:
     return Scripted(Interrupting)
 
 
-class Fragile(Crowded):
-    """As `Crowded`; and it has more to be found: in a cancel, in a long answer, and where two ask for the same."""
+class Brittle(Honest):
+    """Breaks at every prompt, and has words of its own for each of a thousand: there is always something new to find."""
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Twins are too much for it."""
-        if any(other.prompt == request.prompt for other in self.live.values()):
-            raise KeyError("twins")
-        return super().submit(submission, request)
-
-    def cancel(self, submission: int, reason: Reason) -> list[Event]:
-        """Nothing may be cancelled after its second token."""
-        if len(self.answers.get(submission, ())) > 1:
-            raise ValueError("too late")
-        return super().cancel(submission, reason)
-
-    def advance(self, submission: int) -> list[Event]:
-        """A long answer overflows."""
-        if len(self.answers[submission]) > 20:
-            raise OverflowError("21 tokens")
-        return super().advance(submission)
+        """Says which prompt it was, by its ends."""
+        raise KeyError(" to ".join(_word(request.prompt[end]) for end in (0, -1)) if request.prompt else "nothing")
 
 
-def fragile() -> Scripted:
-    """Fails in four ways."""
-    return Scripted(Fragile)
+def _word(number: int) -> str:
+    """A number in letters: what differs in digits only counts as one failure."""
+    return chr(ord("a") + number // 8) + chr(ord("a") + number % 8)
+
+
+def brittle() -> Scripted:
+    """Fails at once, in a thousand ways."""
+    return Scripted(Brittle)
 
 
 class Full(Honest):
