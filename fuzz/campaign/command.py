@@ -63,12 +63,16 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire:
         supervisor.session.undecided += ["the model hardly reacts to its prompt"] if mute else []
         supervisor.bugs.save()
         verdict = verdict_of(campaign, merged)
-        page = asked.out / "report.html"
-        write_page(folder, asked.factory, page)
+        page = writes = asked.out / "report.html"
         _conclude(asked, supervisor, merged, verdict)
-        if asked.json is not None:
-            fields = _fields(asked, supervisor, merged, verdict, reference.bound)
-            repros.write_atomically(asked.json, as_json(fields))
+        try:
+            write_page(folder, asked.factory, page)
+            if asked.json is not None:
+                writes = asked.json
+                fields = _fields(asked, supervisor, merged, verdict, reference.bound)
+                repros.write_atomically(asked.json, as_json(fields))
+        except OSError as error:  # a full disk: what was found is printed by now
+            _say(asked, f"not written: {writes}: {error.strerror}")
         failing = [folder.repros / f"{bug.id}.json" for bug in campaign.bugs if bug.status == FAILED]
         replay = replay_command(asked.spec, *failing, memory_gib=memory_gib())
         again = replay if failing and not interrupted else _go_on(asked, workers)

@@ -62,7 +62,7 @@ class Supervisor:
         """Fuzzes until time is up; Ctrl-C ends it early, and whatever it was at is left for the next session.
 
         Raises:
-            BadInput: where a worker can't build the target.
+            BadInput: where a worker can't build the target, or the disk is full from the beginning.
         """
         self.folder.clear()
         for path in self.folder.shards.glob("*.running.json"):
@@ -88,6 +88,8 @@ class Supervisor:
             self.session.ended_s = time.time()
         finally:
             self.bugs.close(self.shards())
+            if not self.bugs.has_room:
+                self.session.undecided.append("there was no room for all that was found: it is printed")
             self.folder.clear()
 
     def tick(self) -> None:
@@ -133,14 +135,26 @@ class Supervisor:
             waiting = self._waiting()
             hard = [running for running in waiting if running.tries >= TRIES_APART]
             left = self._schedules_left()
-            self.begin(hard[:1] or waiting, None if left is None else -(-left // (missing - index)), apart=bool(hard))
+            share = None if left is None else -(-left // (missing - index))
+            if not self.begin(hard[:1] or waiting, share, apart=bool(hard)):
+                return
 
-    def begin(self, again: list[Running], share: int | None, apart: bool) -> None:
-        """Starts a worker. The number of its shard is taken before it begins, so that nobody has it twice."""
+    def begin(self, again: list[Running], share: int | None, apart: bool) -> bool:
+        """Starts a worker. The number of its shard is written down before it begins, so that nobody has it twice.
+
+        Where there is no room for that, nobody begins.
+
+        Raises:
+            BadInput: where nobody has begun yet.
+        """
         number = self.campaign.next_shard
         self.campaign.next_shard += 1
         self.session.shards.append(number)
-        self.folder.save(self.campaign)
+        if not self.bugs.save():
+            self.campaign.next_shard = self.session.shards.pop()
+            if self.began_s is None and not self.crew:
+                raise BadInput("--out", "a folder with room for a campaign", self.folder.out)
+            return False
         seconds = self.limits.seconds
         order = Order(
             target=self.campaign.target,
@@ -158,6 +172,7 @@ class Supervisor:
             path=tuple(sys.path),
         )
         self.crew.append(self.hire(order, self.silent_s))
+        return True
 
     def replace(self, hand: Hand, end: End) -> None:
         """Takes note of a worker that has ended, and of what it was at.
@@ -193,7 +208,9 @@ class Supervisor:
         return not self.crew and not self._more()
 
     def _more(self) -> bool:
-        """Whether there is anything left to begin."""
+        """Whether there is anything left to begin; not while there is no room for what was found."""
+        if not self.bugs.has_room:
+            return False
         if self.limits.seconds is not None and self._elapsed_s() >= self.limits.seconds:
             return False
         return self._schedules_left() != 0 or bool(self._waiting())

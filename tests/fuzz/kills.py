@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import msgspec
 from fuzz.repro import load
 
 ROOT = Path(__file__).parents[2]
+FOUND, CONFIRMED = "found/shard-*/*.json", "repros/*.json"
 TARGET = "tests.fuzz.scripted:brittle"
 
 
@@ -34,13 +33,14 @@ class Survey:
         seen: Signatures that ever lay in a file.
         lost: Those that lay nowhere after a later kill.
         broken: Files that were not whole.
+        heard: Repros that have been waited for.
         fresh: Kills before which something was found that had not been seen at the one before.
     """
 
     seen: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
-    ids: set[str] = field(default_factory=set)
+    heard: set[str] = field(default_factory=set)
     supervisors: int = 0
     workers: int = 0
     fresh: int = 0
@@ -68,16 +68,11 @@ class Survey:
                     here.add(load(path).signature)
         return here
 
-    def await_news(self, out: Path, run: subprocess.Popen[bytes]) -> None:
-        """Waits until something new was found, or the campaign has ended."""
-        while run.poll() is None and not any(path.stem not in self.ids for path in found(out)):
+    def await_news(self, out: Path, pattern: str, run: subprocess.Popen[bytes]) -> None:
+        """Waits until a repro lies where none like it has lain before, or the campaign has ended."""
+        while run.poll() is None and {str(path) for path in out.glob(pattern)} <= self.heard:
             time.sleep(0.02)
-        self.ids |= {path.stem for path in found(out)}
-
-
-def found(out: Path) -> Iterator[Path]:
-    """The repros that lie anywhere."""
-    return itertools.chain(out.glob("found/shard-*/*.json"), out.glob("repros/*.json"))
+        self.heard |= {str(path) for path in out.glob(pattern)}
 
 
 def command(out: Path, *words: str) -> list[str]:
@@ -102,7 +97,8 @@ def children(parent: int) -> list[int]:
 def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
     """Runs sessions one after another, and kills somebody in each at a random moment within these seconds.
 
-    They begin when something new was found, but for one kill in five: that may come while a session begins as well.
+    They begin when something new was found, or, one time in five, when something was confirmed; for one kill in five they
+    begin at once: that may come while a session begins as well.
     """
     dice, survey = random.Random(seed), Survey()
     while survey.supervisors + survey.workers < kills:
@@ -111,8 +107,9 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
         )
         try:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
-                if dice.random() < 0.8:
-                    survey.await_news(out, run)
+                when = dice.choice((*[FOUND] * 3, CONFIRMED, None))
+                if when is not None:
+                    survey.await_news(out, when, run)
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
                 if crew and dice.random() < 0.75:

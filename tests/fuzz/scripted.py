@@ -183,7 +183,7 @@ def interrupting() -> Scripted:
 
 
 class Brittle(Honest):
-    """Breaks at every prompt, and has words of its own for each of a thousand: there is always something new to find."""
+    """Breaks at every prompt, and has words of its own for hundreds of them: there is always something new to find."""
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Says which prompt it was, by its ends."""
@@ -191,12 +191,12 @@ class Brittle(Honest):
 
 
 def _word(number: int) -> str:
-    """A number in letters: what differs in digits only counts as one failure."""
-    return chr(ord("a") + number // 8) + chr(ord("a") + number % 8)
+    """A number as a letter: what differs in digits only counts as one failure."""
+    return chr(ord("a") + number // 2 % 16)
 
 
 def brittle() -> Scripted:
-    """Fails at once, in a thousand ways."""
+    """Fails at once, in hundreds of ways."""
     return Scripted(Brittle)
 
 
