@@ -22,6 +22,8 @@ from fuzz.repro import load
 
 ROOT = Path(__file__).parents[2]
 FOUND, CONFIRMED = "found/shard-*/*.json", "repros/*.json"
+NEWS_S = 120.0
+"""In which there should be something new: there are some hundred failures to be found."""
 TARGET = "tests.fuzz.scripted:brittle"
 
 
@@ -33,17 +35,22 @@ class Survey:
         seen: Signatures that ever lay in a file.
         lost: Those that lay nowhere after a later kill.
         broken: Files that were not whole.
-        heard: Repros that have been waited for.
         fresh: Kills before which something was found that had not been seen at the one before.
     """
 
     seen: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
-    heard: set[str] = field(default_factory=set)
     supervisors: int = 0
     workers: int = 0
     fresh: int = 0
+
+    def __str__(self) -> str:
+        """So far."""
+        return (
+            f"killed: {self.supervisors} supervisors, {self.workers} workers; after something new: {self.fresh}; "
+            f"signatures seen {len(self.seen)}, lost {len(self.lost)}, files not whole {len(self.broken)}"
+        )
 
     def look(self, out: Path) -> None:
         """Reads every file; twice where something is missing, as it may have been moved meanwhile."""
@@ -53,6 +60,7 @@ class Survey:
         self.lost |= self.seen - here
         self.fresh += not here <= self.seen
         self.seen |= here
+        print(self, flush=True)
 
     def read(self, out: Path) -> set[str]:
         """The signatures that lie in files."""
@@ -68,11 +76,12 @@ class Survey:
                     here.add(load(path).signature)
         return here
 
-    def await_news(self, out: Path, pattern: str, run: subprocess.Popen[bytes]) -> None:
-        """Waits until a repro lies where none like it has lain before, or the campaign has ended."""
-        while run.poll() is None and {str(path) for path in out.glob(pattern)} <= self.heard:
-            time.sleep(0.02)
-        self.heard |= {str(path) for path in out.glob(pattern)}
+
+def await_news(out: Path, pattern: str, run: subprocess.Popen[bytes]) -> None:
+    """Waits until a repro lies where none does now, or the campaign has ended, or long enough."""
+    before, until = set(out.glob(pattern)), time.monotonic() + NEWS_S
+    while run.poll() is None and time.monotonic() < until and before.issuperset(out.glob(pattern)):
+        time.sleep(0.02)
 
 
 def command(out: Path, *words: str) -> list[str]:
@@ -109,7 +118,7 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
                 when = dice.choice((*[FOUND] * 3, CONFIRMED, None))
                 if when is not None:
-                    survey.await_news(out, when, run)
+                    await_news(out, when, run)
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
                 if crew and dice.random() < 0.75:
@@ -140,8 +149,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     survey = killed(asked.out, asked.kills, asked.seed, asked.seconds)
-    print(f"killed: {survey.supervisors} supervisors, {survey.workers} workers; after something new: {survey.fresh}")
-    print(f"signatures seen {len(survey.seen)}, lost {len(survey.lost)}, files not whole {len(survey.broken)}")
     last = subprocess.run(command(asked.out, "--schedules", "50"), cwd=ROOT, check=False)
     survey.look(asked.out)
     left = [str(path) for path in asked.out.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".running.json")]
