@@ -8,13 +8,14 @@ from torch import nn
 
 from targets.decoder.engine import Decoder
 from targets.decoder.knobs import knobs_of
+from targets.decoder.packed import PACKABLE, is_large, pack
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
 from targets.decoder.private import PrivateStore
 from targets.decoder.slots import SlotStore
 from targets.decoder.store import Store
 from targets.models import Model
-from targets.protocol import Control, LifeCycle, Setting, check_settings, with_defaults
+from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
 
 DECODERS: dict[str, type[Store]] = {"slots": SlotStore, "pages": PageStore, "private": PrivateStore}
 """The built-in targets, and the store that makes each of them."""
@@ -49,7 +50,7 @@ class DecoderFactory:
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids
         self.identity = model.identity
-        self._networks: dict[tuple[str, str, str], nn.Module] = {}
+        self._networks: dict[tuple[str, str, str, str], nn.Module] = {}
 
     def open(self, settings: Mapping[str, Setting]) -> Decoder:
         """A fresh decoder; its cells are new and dirty."""
@@ -58,14 +59,26 @@ class DecoderFactory:
         return self.parts.decoder(self.parts, self.module(settings), self.model.plan, chosen)
 
     def module(self, settings: Mapping[str, Setting]) -> nn.Module:
-        """The network that targets opened with these settings run (one for all of them)."""
-        key = self._precision(settings)
+        """The network that targets opened with these settings run (one for all of them).
+
+        Raises:
+            BadInput: where its linear layers are to be packed, and can't be.
+        """
+        dtype, weights, device = self._precision(settings)
+        linear = str(with_defaults(self.knobs, settings)["linear"])
+        packable = dtype in PACKABLE and device == "cpu"
+        if linear == "packed" and not packable:
+            rule = f"auto or plain unless dtype is {' or '.join(PACKABLE)} and device is cpu"
+            raise BadInput("linear", rule, linear, f"dtype {dtype} on {device}")
+        key = (dtype, weights, device, linear)
         if key not in self._networks:
-            self._networks[key] = self.model.load(*key)
+            network = self.model.load(dtype, weights, device)
+            packs = linear == "packed" or (linear == "auto" and packable and is_large(network))
+            self._networks[key] = pack(network) if packs else network
         return self._networks[key]
 
     def network(self, settings: Mapping[str, Setting]) -> nn.Module:
-        """The same network in memory of its own, for the reference."""
+        """The same network in memory of its own, for the reference; its linear layers are plain ones."""
         return self.model.load(*self._precision(settings))
 
     def context_tokens_max(self, settings: Mapping[str, Setting]) -> int:

@@ -178,6 +178,14 @@ def _undrawn() -> tuple[Knob, ...]:
             doc="the dtype weights are rounded to before they are upcast",
         ),
         Knob(
+            name="linear",
+            default="auto",
+            values=("auto", "plain", "packed"),
+            may_change_outputs=True,
+            drawn=False,
+            doc="weights of linear layers: plain, or in blocks that a CPU's kernels read; auto: packed for larger models",
+        ),
+        Knob(
             name="device",
             default="cpu",
             values=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),

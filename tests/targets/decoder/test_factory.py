@@ -66,8 +66,8 @@ def test_a_model_with_column_masks_offers_prompts_alone_only() -> None:
         ({"weights": "int4"}, "weights must be one of same, float64, float32, bfloat16, float16, got int4"),
         (
             {"pages": 4},
-            "knob must be one of admit_max, context_tokens_max, device, dtype, kv_dtype, pad_batch, pipelined, poison, "
-            "prefill, queue_max, reuse, sanitize, slot_order, slots, step_tokens_max, weights, got pages",
+            "knob must be one of admit_max, context_tokens_max, device, dtype, kv_dtype, linear, pad_batch, pipelined, "
+            "poison, prefill, queue_max, reuse, sanitize, slot_order, slots, step_tokens_max, weights, got pages",
         ),
     ],
 )
