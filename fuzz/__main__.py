@@ -44,7 +44,11 @@ main.add_command(certify)
 )
 @click.option("--memory-gib", type=Number(float, 0.5, 1e6), help="No process may have more: a target that wants it fails.")
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
+@click.option("--in-a-row", type=Number(int, 1, 1000), help="So many schedules one after another on each target.")
 @click.option("--workers", type=Number(int, 1, 1024), help="A campaign: so many processes, in a folder that it keeps.")
+@click.option("--ray", metavar="ADDRESS", help="Workers on a Ray cluster: `auto`, an address, or `local` to start one here.")
+@click.option("--cpus-each", type=Number(float, 0, 1024), default=1, show_default=True, help="With --ray: of a worker.")
+@click.option("--gpus-each", type=Number(float, 0, 64), help="With --ray: of a worker.  [default: 1 with --device cuda]")
 @click.option("--resume", is_flag=True, help="Go on with the campaign in --out, or begin one: other schedules each time.")
 @click.option("--python", type=click.Path(path_type=Path), help="Play the target in this interpreter, which has the engine.")
 def run(
@@ -63,7 +67,11 @@ def run(
     hang_seconds: float | None,
     memory_gib: float | None,
     sanitize: bool,
+    in_a_row: int | None,
     workers: int | None,
+    ray: str | None,
+    cpus_each: float,
+    gpus_each: float | None,
     resume: bool,
     python: Path | None,
 ) -> int:
@@ -86,6 +94,8 @@ def run(
     settings = read_settings(factory.knobs, sets, flags)
     check_file(json_path)
     check_folder(out)
+    if ray is not None and (workers is None or memory_gib is not None):
+        raise bad("--ray", "left out without --workers, and with --memory-gib", ray)
     limit_memory(memory_gib)
     if schedules is None and seconds is None:
         schedules = 1000
@@ -101,12 +111,23 @@ def run(
         in_process=in_process,
         patience=Patience(hang_seconds),
         python=python,
+        in_a_row=in_a_row,
     )
     if workers is None and not resume:
         return run_search(asked)
     from fuzz.campaign.command import run_campaign
 
-    return run_campaign(asked, workers or 1, resume, seed)
+    if ray is None:
+        return run_campaign(asked, workers or 1, resume, seed)
+    from fuzz.campaign.far import join
+
+    gpus = float(settings.get("device") == "cuda") if gpus_each is None else gpus_each
+    asked.ray = ("--ray", ray, "--cpus-each", f"{cpus_each:g}", "--gpus-each", f"{gpus:g}")
+    cluster = join(ray, workers or 1, cpus_each, gpus)
+    try:
+        return run_campaign(asked, workers or 1, resume, seed, cluster.hire)
+    finally:
+        cluster.close()
 
 
 @main.command()

@@ -130,8 +130,7 @@ def main() -> None:
     """Runs a command of slotfuzz."""
     lifeline, beats, *words = sys.argv[1:]
     die_with_parent(int(lifeline))
-    for fd in (int(lifeline), int(beats)):
-        os.set_inheritable(fd, False)
+    os.set_inheritable(int(beats), False)  # the lifeline stays: a command may become another program, as stress does
     from fuzz.__main__ import main as slotfuzz
 
     slotfuzz(words, prog_name="slotfuzz")

@@ -21,6 +21,7 @@ from fuzz.commandline import Number, bad, check_folder, read_settings
 @click.option("--dtype", help="float64 (default), float32, bfloat16 or float16.")
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
+@click.option("--in-a-row", type=Number(int, 1, 1000), help="So many schedules one after another on each target.")
 @click.option("--dose-schedules", type=Number(int, 0, 1e4), default=16, show_default=True, help="For each size of leak.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("slotfuzz-certificate"), show_default=True)
 def certify(
@@ -33,6 +34,7 @@ def certify(
     dtype: str | None,
     device: str | None,
     sanitize: bool,
+    in_a_row: int | None,
     dose_schedules: int,
     out: Path,
 ) -> int:
@@ -56,7 +58,7 @@ def certify(
     settings = read_settings(factory.knobs, sets, flags)
     check_folder(out)
     drawn = secrets.randbelow(2**32) if seed is None else seed
-    asked = Run(spec, factory, settings, drawn, Limits(None, seconds), out, None, console())
+    asked = Run(spec, factory, settings, drawn, Limits(None, seconds), out, None, console(), in_a_row=in_a_row)
     code = run_campaign(asked, workers, resume=True, seed=seed)
     if code == 130:
         return code

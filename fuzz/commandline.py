@@ -152,6 +152,12 @@ def limit_memory(gib: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, ceiling))
 
 
+def memory_gib() -> float | None:
+    """How much memory this process may have; None without a limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if most in (resource.RLIM_INFINITY, -1) else most / 2**30
+
+
 def check_dtype(dtype: str) -> None:
     """Refuses what is no dtype."""
     from targets.models import DTYPES

@@ -17,7 +17,7 @@ from fuzz.bisection import ONE_A_STEP, ONE_LENGTH, Outcome, bisect, is_past
 from fuzz.edits import keep_requests
 from fuzz.judge import Judge
 from fuzz.locate import Located, locate, watched
-from fuzz.report import replay_command
+from fuzz.report import replay_of
 from fuzz.repro import Repro
 from fuzz.watch import StepCells
 from oracle.finding import Finding
@@ -112,7 +112,7 @@ async def explain(judge: Judge, repro: Repro, path: Path) -> Explanation:
 
 def fixed(repro: Repro, path: Path) -> str:
     """What there is to say of a failure that is not there any more."""
-    again = replay_command(repro.target, path)
+    again = replay_of(repro, path)
     return f"FIXED   {path}: the {repro.finding.kind} that it stored is not found any more\n\n  {again}"
 
 
@@ -127,7 +127,7 @@ def told(study: Study, path: Path) -> str:
         _section(f"The cells of {_who(finding)}, step by step", _table(study.cells)),
         _section("Narrowing it down", _bullets([f"{step.name}: {step.sentence}" for step in diagnosis.outcomes])),
         _section("What it looks like", _symptom(diagnosis.symptom)),
-        f"Replay it, and again once it is fixed:\n\n  {replay_command(study.repro.target, path)}",
+        f"Replay it, and again once it is fixed:\n\n  {replay_of(study.repro, path)}",
     ]
     return "\n\n".join(part for part in parts if part)
 

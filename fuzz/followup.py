@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fuzz.history import least_history
 from fuzz.judge import Judge, Judgement
 from fuzz.locate import ATTENDED, locate
 from fuzz.mechanisms import mechanisms
@@ -125,11 +126,13 @@ class FollowUp:
             judgement = await self.judge.look_for(candidate, finding.kind, finding.check)
             return await self._same(judgement, finding, site)
 
-        knobs, evaluations, started = self.judge.factory.knobs, 0, self.clock()
-        shrunk = await shrink(found.schedule, finding, knobs, self.settings, evaluate)
+        knobs, started = self.judge.factory.knobs, self.clock()
+        history = await least_history(found.schedule, finding, evaluate)
+        shrunk = await shrink(history.schedule, history.finding, knobs, self.settings, evaluate)
+        evaluations = history.evaluations
         if any(request.continues is not None for request in submissions(shrunk.schedule)):
             whole = in_full(shrunk.schedule, await self.judge.replay(shrunk.schedule))  # what is kept says it all
-            evaluations = shrunk.evaluations
+            evaluations += shrunk.evaluations
             shrunk = await shrink(whole, shrunk.finding, knobs, self.settings, evaluate)
         shrink_s = self.clock() - started
         last = await self.examined(shrunk.schedule, finding, site)
@@ -140,7 +143,7 @@ class FollowUp:
             site=site,
             schedule=shrunk.schedule,
             first=finding,
-            finding=last.finding,
+            finding=msgspec.structs.replace(last.finding, evidence=(*last.finding.evidence, *history.evidence)),
             evaluations=evaluations + shrunk.evaluations,
             minimal=shrunk.minimal,
             trace_digest=last.trace_digest,

@@ -49,15 +49,21 @@ def format_repro(repro: Repro, path: Path) -> str:
             "",
             *("    " + line for line in format_schedule(repro.schedule).splitlines()),
             "",
-            f"  {replay_command(repro.target, path)}",
+            f"  {replay_of(repro, path)}",
         ]
     )
 
 
-def replay_command(spec: TargetSpec, *paths: Path) -> str:
-    """The line that shows stored failures again; a target of one's own has to be named."""
+def replay_of(repro: Repro, path: Path) -> str:
+    """The line that shows one stored failure again."""
+    return replay_command(repro.target, path, memory_gib=repro.memory_gib)
+
+
+def replay_command(spec: TargetSpec, *paths: Path, memory_gib: float | None) -> str:
+    """The line that shows stored failures again; a target of one's own has to be named, and the limit that it ran into."""
     own = ["--target", spec.target] if ":" in spec.target else []
-    return shlex.join(["slotfuzz", "replay", *own, *map(str, paths)])
+    limit = [] if memory_gib is None else ["--memory-gib", f"{memory_gib:g}"]
+    return shlex.join(["slotfuzz", "replay", *own, *limit, *map(str, paths)])
 
 
 def sizes(repro: Repro) -> tuple[int, int, int, int]:

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from fuzz.commandline import memory_gib
 from fuzz.followup import Failure
 from oracle.finding import Finding
 from targets.adapters import ADAPTERS
@@ -36,6 +37,7 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         trace_digest: SHA-256 of the trace, logits included; equal on equal versions of the same machine.
         seed: Of the run that found it.
         evaluations: Judged schedules that the shrink took.
+        memory_gib: How much memory each process could have; None without a limit.
         versions: Of Python and the libraries that arithmetic depends on.
     """
 
@@ -52,6 +54,7 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     evaluations: Annotated[int, msgspec.Meta(ge=0)]
     minimal: bool
     versions: dict[str, str]
+    memory_gib: float | None = None
 
 
 def make(failure: Failure, spec: TargetSpec, factory: Factory, bound: float, seed: int) -> Repro:
@@ -72,6 +75,7 @@ def make(failure: Failure, spec: TargetSpec, factory: Factory, bound: float, see
         evaluations=failure.evaluations,
         minimal=failure.minimal,
         versions=versions(spec.target),
+        memory_gib=memory_gib(),
     )
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from torch import nn
 
 from fuzz import repro as repros
+from fuzz.commandline import memory_gib
 from fuzz.conductor import run_trio
 from fuzz.followup import Failure
 from fuzz.fresh import Afresh, Manner
@@ -38,7 +39,11 @@ _LARGE_WEIGHTS = 20_000_000
 
 @dataclass
 class Run:
-    """What the user asked for."""
+    """What the user asked for.
+
+    Attributes:
+        ray: The words that say which cluster a campaign's workers are on, and what each gets there.
+    """
 
     spec: TargetSpec
     factory: Factory
@@ -50,6 +55,8 @@ class Run:
     console: Console
     in_process: bool = False
     python: Path | None = None
+    in_a_row: int | None = None
+    ray: tuple[str, ...] = ()
     patience: Patience = field(default_factory=Patience)
     failures: list[tuple[Path, repros.Repro]] = field(default_factory=list)
 
@@ -61,7 +68,13 @@ def run(asked: Run) -> int:
         asked.spec, asked.factory, asked.in_process, asked.patience, _found(asked) / "running.json", asked.python
     )
     search = Search(
-        asked.factory, asked.seed, asked.limits, asked.settings, lambda failure: _keep(asked, search, failure), stage=stage
+        asked.factory,
+        asked.seed,
+        asked.limits,
+        asked.settings,
+        lambda failure: _keep(asked, search, failure),
+        stage=stage,
+        in_a_row=asked.in_a_row,
     )
     interrupted, existed = False, asked.out.exists()
     try:
@@ -115,8 +128,10 @@ def announce(asked: Run) -> None:
         if limit is not None
     ]
     faults = "".join(f", planted: {fault}" for fault in asked.spec.faults)
+    each = asked.factory.control.in_a_row if asked.in_a_row is None else asked.in_a_row
+    rows = f", each of {each} in a row on one target" if each > 1 else ""
     lines = [
-        f"seed {asked.seed}, {' or '.join(limits)}",
+        f"seed {asked.seed}, {' or '.join(limits)}{rows}",
         f"target {asked.spec.target}, model {asked.factory.identity}{faults}",
         format_settings(asked.factory.knobs, asked.settings),
     ]
@@ -214,13 +229,17 @@ def _next_command(asked: Run, stored: dict[Path, repros.Repro], stopped: str, se
         arguments += ["--set", f"{name}={value}"]
     if asked.python is not None:
         arguments += ["--python", str(asked.python)]
+    if asked.in_a_row is not None:
+        arguments += ["--in-a-row", str(asked.in_a_row)]
     if asked.in_process:
         arguments.append("--in-process")
     if asked.patience.hang_s is not None:
         arguments += ["--hang-seconds", f"{asked.patience.hang_s:g}"]
+    if (limit := memory_gib()) is not None:
+        arguments += ["--memory-gib", f"{limit:g}"]
     go_on = " ".join(["slotfuzz run", *arguments, "--seed", str(seed), "--out", str(asked.out)])
     lines = [stopped] if stopped else []
-    again = replay_command(asked.spec, *stored) if stored else ""
+    again = replay_command(asked.spec, *stored, memory_gib=memory_gib()) if stored else ""
     lines.append(f"next: {go_on if stopped or not stored else again}")
     asked.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

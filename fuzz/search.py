@@ -17,6 +17,7 @@ import msgspec
 
 from fuzz.coverage import Coverage, cycles_of
 from fuzz.followup import Failure, FollowUp, Found, signature
+from fuzz.history import in_a_row
 from fuzz.judge import Judge, Judgement
 from fuzz.mechanisms import mechanisms
 from fuzz.stage import Renewing, Stage
@@ -104,7 +105,7 @@ class Nobody:
 
 def drawn(space: Space, seed: int) -> Iterator[Schedule]:
     """Endless schedules for a target with this space, as a run draws them."""
-    return batches(schedules(space), seed)
+    return in_a_row(batches(schedules(space), seed), space.in_a_row)
 
 
 class Search:
@@ -113,6 +114,7 @@ class Search:
     Attributes:
         tally: What has been done; complete at any moment, also after an interrupt.
         enough: Whether a failure ends the run; a campaign goes on after every one.
+        in_a_row: So many drawn schedules are one, on one target; None for as many as the target says.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Search:
         draw: Callable[[Space, int], Iterator[Schedule]] = drawn,
         clock: Callable[[], float] = time.perf_counter,
         witness: Witness | None = None,
+        in_a_row: int | None = None,
     ) -> None:
         self.factory = factory
         self.seed = seed
@@ -139,6 +142,7 @@ class Search:
         self.draw = draw
         self.clock = clock
         self.witness = witness or Nobody()
+        self.in_a_row = in_a_row
         self.judge = Judge(factory, stage)
         self.tally = Tally(
             sanitized=bool(self.settings.get("sanitize")), coverage=Coverage(cycles_of(factory, self.settings))
@@ -168,7 +172,10 @@ class Search:
 
     def generate(self) -> Iterator[Schedule]:
         """Endless schedules; the run's own settings win over drawn ones."""
-        for schedule in self.draw(Space.of(self.factory), self.seed):
+        space = Space.of(self.factory)
+        if self.in_a_row is not None:
+            space = msgspec.structs.replace(space, in_a_row=self.in_a_row)
+        for schedule in self.draw(space, self.seed):
             yield msgspec.structs.replace(schedule, settings={**schedule.settings, **self.settings})
 
     async def one(self, schedule: Schedule) -> None:

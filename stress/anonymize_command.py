@@ -24,7 +24,7 @@ def anonymize(path: Path, own: str | None, out: Path | None, seed: int | None) -
     from fuzz import repro as repros
     from fuzz.conductor import run_trio
     from fuzz.replaying import Replayer
-    from fuzz.report import replay_command
+    from fuzz.report import replay_of
     from fuzz.run import set_threads
     from stress.recording.anonymous import TRIES, anonymous
     from stress.recording.repros import confirmed
@@ -49,5 +49,5 @@ def anonymize(path: Path, own: str | None, out: Path | None, seed: int | None) -
         return UNDECIDED
     click.echo(f"{written}: fails in the same way, also in a fresh process")
     click.echo(f"it names the model {found.identity} and the target {found.target.target}; look at both before you show it")
-    click.echo(f"next: {replay_command(found.target, written)}")
+    click.echo(f"next: {replay_of(found, written)}")
     return 0

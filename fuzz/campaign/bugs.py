@@ -167,6 +167,11 @@ class Bugs:
             if line.startswith(STRANDED) and mark:
                 self._stranded.append(msgspec.json.decode(data, type=repros.Repro))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether nothing is left that there is no room for."""
+        return not self._stranded
+
     def _unstrand(self) -> None:
         for repro in list(self._stranded):
             try:
@@ -175,8 +180,11 @@ class Bugs:
                 return
             self._stranded.remove(repro)
 
-    def save(self) -> None:
-        """Writes the campaign down, and what nobody needs to follow up; on a full disk it is tried again."""
+    def save(self) -> bool:
+        """Writes the campaign down, and what nobody needs to follow up; on a full disk it is tried again.
+
+        Returns whether there was room.
+        """
         known = [bug.signature for bug in self.campaign.bugs if bug.status != FIXED]
         try:
             self.folder.save(self.campaign)
@@ -184,6 +192,7 @@ class Bugs:
             self.unsaved_s = None
         except OSError:
             self.unsaved_s = time.monotonic()
+        return self.unsaved_s is None
 
     def close(self, shards: Iterable[Shard]) -> None:
         """Ends what is going on, counts how often each was seen, and writes it all down; says what there is no room for."""

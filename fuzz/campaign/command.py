@@ -9,9 +9,11 @@ from rich.progress import Progress
 
 from fuzz import repro as repros
 from fuzz.campaign.bugs import Told
+from fuzz.campaign.crew import Hire, NearHand
 from fuzz.campaign.folder import FAILED, FIXED, Bug, Campaign, Folder
 from fuzz.campaign.supervisor import Supervisor
 from fuzz.campaign.tallies import Merged, Shard, merge
+from fuzz.commandline import memory_gib
 from fuzz.coverage import cycles_of
 from fuzz.fresh import Manner
 from fuzz.judge import Judge
@@ -30,11 +32,12 @@ from oracle.finding import Verdict
 from targets.protocol import BadInput
 
 
-def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> int:
+def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire: Hire = NearHand) -> int:
     """Runs one session of a campaign; returns the exit code. Ctrl-C ends it early and keeps everything.
 
     Args:
         seed: As it was given; None where it was not.
+        hire: Starts a worker.
 
     Raises:
         BadInput: where the folder holds another campaign, or one runs in it.
@@ -50,7 +53,7 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> in
         _say(asked, f"rounding: in {reference.precision}, logits may differ by {reference.bound:.3g}")
         mute = not is_reactive(asked, reference.network)
         with progress(asked) as bar:
-            supervisor = _supervisor(asked, folder, campaign, workers, bar)
+            supervisor = _supervisor(asked, folder, campaign, workers, hire, bar)
             interrupted = _carried_out(asked, supervisor)
         merged = _merged(asked, supervisor.shards(), supervisor.session.seconds, mute)
         if interrupted and not merged.tally.schedules:
@@ -60,14 +63,19 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None) -> in
         supervisor.session.undecided += ["the model hardly reacts to its prompt"] if mute else []
         supervisor.bugs.save()
         verdict = verdict_of(campaign, merged)
-        page = asked.out / "report.html"
-        write_page(folder, asked.factory, page)
+        page = writes = asked.out / "report.html"
         _conclude(asked, supervisor, merged, verdict)
-        if asked.json is not None:
-            fields = _fields(asked, supervisor, merged, verdict, reference.bound)
-            repros.write_atomically(asked.json, as_json(fields))
+        try:
+            write_page(folder, asked.factory, page)
+            if asked.json is not None:
+                writes = asked.json
+                fields = _fields(asked, supervisor, merged, verdict, reference.bound)
+                repros.write_atomically(asked.json, as_json(fields))
+        except OSError as error:  # a full disk: what was found is printed by now
+            _say(asked, f"not written: {writes}: {error.strerror}")
         failing = [folder.repros / f"{bug.id}.json" for bug in campaign.bugs if bug.status == FAILED]
-        again = replay_command(asked.spec, *failing) if failing and not interrupted else _go_on(asked, workers)
+        replay = replay_command(asked.spec, *failing, memory_gib=memory_gib())
+        again = replay if failing and not interrupted else _go_on(asked, workers)
         _say(asked, ("stopped; what was found is kept\n" if interrupted else "") + f"page: {page}\nnext: {again}")
         return EXIT_CODES[verdict]
 
@@ -93,7 +101,7 @@ def _plain(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, bar: Progress) -> Supervisor:
+def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, hire: Hire, bar: Progress) -> Supervisor:
     task = bar.add_task("", total=asked.limits.schedules, found=0)
 
     def tick(supervisor: Supervisor) -> None:
@@ -107,7 +115,8 @@ def _supervisor(asked: Run, folder: Folder, campaign: Campaign, workers: int, ba
         tick=tick,
     )
     hang_s = None if asked.in_process else asked.patience.hang_s
-    return Supervisor(folder, campaign, Manner(asked.spec, asked.in_process, hang_s), asked.limits, workers, told)
+    manner = Manner(asked.spec, asked.in_process, hang_s)
+    return Supervisor(folder, campaign, manner, asked.limits, workers, told, asked.in_a_row, hire=hire)
 
 
 def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
@@ -176,9 +185,11 @@ def _go_on(asked: Run, workers: int) -> str:
     words += [f"--seconds {asked.limits.seconds:g}"] if asked.limits.seconds is not None else []
     words += [f"--schedules {asked.limits.schedules}"] if asked.limits.schedules is not None else []
     words += [f"--set {name}={value}" for name, value in asked.settings.items()]
+    words += [] if asked.in_a_row is None else [f"--in-a-row {asked.in_a_row}"]
     words += ["--in-process"] if asked.in_process else []
     words += [] if asked.patience.hang_s is None else [f"--hang-seconds {asked.patience.hang_s:g}"]
-    return " ".join([*words, f"--workers {workers} --resume --out {asked.out}"])
+    words += [] if (limit := memory_gib()) is None else [f"--memory-gib {limit:g}"]
+    return " ".join([*words, *asked.ray, f"--workers {workers} --resume --out {asked.out}"])
 
 
 def _say(asked: Run, text: str) -> None:

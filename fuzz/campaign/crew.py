@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 import msgspec
 
@@ -29,9 +31,40 @@ class End(Enum):
     HUNG = auto()
 
 
+class Hand(Protocol):
+    """One worker, wherever it is. To be ended."""
+
+    @property
+    def order(self) -> Order:
+        """What it is to do."""
+
+    @property
+    def works(self) -> bool:
+        """Whether it has begun: its first sign is that the target is built, the second that something is played."""
+
+    def look(self) -> End | None:
+        """How it ended, and None while it goes on. Who hangs is killed."""
+
+    def stop(self) -> None:
+        """Tells it to stop, once."""
+
+    def end(self) -> None:
+        """Kills it if it goes on, and gives back what it held."""
+
+    def fate(self) -> str:
+        """How it ended, in words."""
+
+    def output(self) -> str:
+        """What it printed last."""
+
+
+Hire = Callable[[Order, float], Hand]
+"""Starts a worker with an order, that hangs once it gives no sign of life for so many seconds."""
+
+
 @dataclass
-class Hand:
-    """One worker.
+class NearHand:
+    """A worker on this machine.
 
     Attributes:
         beat_s: When it last gave a sign of life.
@@ -50,11 +83,11 @@ class Hand:
 
     @property
     def works(self) -> bool:
-        """Whether it has begun: its first sign is that the target is built, the second that something is played."""
+        """As `Hand.works`."""
         return self.beats > 1
 
     def look(self) -> End | None:
-        """How it ended, and None while it goes on. Who hangs is killed."""
+        """As `Hand.look`."""
         if self.process.over():
             if self.process.status == 0:
                 return End.DONE
@@ -69,13 +102,21 @@ class Hand:
         return None
 
     def stop(self) -> None:
-        """Tells it to stop, once."""
+        """As `Hand.stop`."""
         if self.told_s is None:
             self.told_s = time.monotonic()
             self.process.interrupt()
 
+    def end(self) -> None:
+        """As `Hand.end`."""
+        self.process.end()
+
+    def output(self) -> str:
+        """As `Hand.output`."""
+        return self.process.output()
+
     def fate(self) -> str:
-        """How it ended, in words."""
+        """As `Hand.fate`."""
         status = self.process.status
         name = f"exited with status {status}"
         if status < 0:

@@ -137,10 +137,7 @@ class Folder:
     def give_up(self, running: Running) -> Path:
         """Puts a schedule aside that no worker comes to the end of."""
         pending = self.pending_path(running.schedule)
-        path = self.found / "given-up" / pending.name
-        write_json(path, running)
-        pending.unlink(missing_ok=True)
-        return path
+        return _moved(pending, self.found / "given-up" / pending.name)
 
     def unconfirmed(self) -> list[Path]:
         """Repros that were found and are not confirmed."""
@@ -154,7 +151,7 @@ class Folder:
         """Makes pending what a shard was at that does not run any more; None where it was at nothing."""
         running = read_json(self.running(shard), Running)
         if running is not None:
-            write_json(self.pending_path(running.schedule), running)
+            _moved(self.running(shard), self.pending_path(running.schedule))
         self.running(shard).unlink(missing_ok=True)
         return running
 
@@ -205,6 +202,13 @@ class Folder:
             except BlockingIOError as error:
                 raise BadInput("--out", "a folder in which no campaign runs", self.out) from error
             yield
+
+
+def _moved(path: Path, to: Path) -> Path:
+    """Moves a file, which also a full disk has room for."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, to)
+    return to
 
 
 def write_json(path: Path, data: object) -> None:

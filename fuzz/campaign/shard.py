@@ -34,6 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         seed: The campaign's; the shard's own is this plus its number.
         seconds, schedules: When it ends, from its first schedule on; whichever comes first, and never if both are None.
         again: Schedules that others began and did not come to the end of: they come first.
+        in_a_row: As in `Search`.
         apart: Plays the target in a process of its own even if it is one of ours: one of `again` ended a worker.
         path: `sys.path` of the supervisor, so that both import the same code.
     """
@@ -48,6 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     again: tuple[Running, ...] = ()
     in_process: bool = False
     hang_s: float | None = None
+    in_a_row: int | None = None
     apart: bool = False
     path: tuple[str, ...] = ()
 
@@ -189,6 +191,15 @@ def _search(order: Order, factory: Factory, diary: Diary, beat: Callable[[], Non
 
     limits = Limits(order.schedules, order.seconds)
     search = Search(
-        factory, order.seed + order.number, limits, order.settings, keep, told, stage=stage, draw=draw, witness=diary
+        factory,
+        order.seed + order.number,
+        limits,
+        order.settings,
+        keep,
+        told,
+        stage=stage,
+        draw=draw,
+        witness=diary,
+        in_a_row=order.in_a_row,
     )
     return search

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from fuzz.campaign.bugs import Bugs, Told
-from fuzz.campaign.crew import SILENT_S, End, Hand
+from fuzz.campaign.crew import SILENT_S, End, Hand, Hire, NearHand
 from fuzz.campaign.folder import Campaign, Folder, Running, Session, read_json
 from fuzz.campaign.shard import Order
 from fuzz.campaign.tallies import Shard
@@ -35,7 +35,9 @@ class Supervisor:
 
     Attributes:
         session: The last one of `campaign`; complete at any moment.
+        in_a_row: As in `Search`.
         silent_s: A worker that gives no sign of life for so long hangs.
+        hire: Starts one.
     """
 
     folder: Folder
@@ -44,7 +46,9 @@ class Supervisor:
     limits: Limits
     workers: int
     told: Told = field(default_factory=Told)
+    in_a_row: int | None = None
     silent_s: float = SILENT_S
+    hire: Hire = NearHand
     crew: list[Hand] = field(default_factory=list)
     began_s: float | None = None
     empty_deaths: int = 0
@@ -58,7 +62,7 @@ class Supervisor:
         """Fuzzes until time is up; Ctrl-C ends it early, and whatever it was at is left for the next session.
 
         Raises:
-            BadInput: where a worker can't build the target.
+            BadInput: where a worker can't build the target, or the disk is full from the beginning.
         """
         self.folder.clear()
         for path in self.folder.shards.glob("*.running.json"):
@@ -84,6 +88,8 @@ class Supervisor:
             self.session.ended_s = time.time()
         finally:
             self.bugs.close(self.shards())
+            if not self.bugs.has_room:
+                self.session.undecided.append("there was no room for all that was found: it is printed")
             self.folder.clear()
 
     def tick(self) -> None:
@@ -129,14 +135,26 @@ class Supervisor:
             waiting = self._waiting()
             hard = [running for running in waiting if running.tries >= TRIES_APART]
             left = self._schedules_left()
-            self.begin(hard[:1] or waiting, None if left is None else -(-left // (missing - index)), apart=bool(hard))
+            share = None if left is None else -(-left // (missing - index))
+            if not self.begin(hard[:1] or waiting, share, apart=bool(hard)):
+                return
 
-    def begin(self, again: list[Running], share: int | None, apart: bool) -> None:
-        """Starts a worker. The number of its shard is taken before it begins, so that nobody has it twice."""
+    def begin(self, again: list[Running], share: int | None, apart: bool) -> bool:
+        """Starts a worker. The number of its shard is written down before it begins, so that nobody has it twice.
+
+        Where there is no room for that, nobody begins.
+
+        Raises:
+            BadInput: where nobody has begun yet.
+        """
         number = self.campaign.next_shard
         self.campaign.next_shard += 1
         self.session.shards.append(number)
-        self.folder.save(self.campaign)
+        if not self.bugs.save():
+            self.campaign.next_shard = self.session.shards.pop()
+            if self.began_s is None and not self.crew:
+                raise BadInput("--out", "a folder with room for a campaign", self.folder.out)
+            return False
         seconds = self.limits.seconds
         order = Order(
             target=self.campaign.target,
@@ -149,10 +167,12 @@ class Supervisor:
             again=tuple(again),
             in_process=self.manner.in_process and not apart,
             hang_s=self.manner.hang_s,
+            in_a_row=self.in_a_row,
             apart=apart,
             path=tuple(sys.path),
         )
-        self.crew.append(Hand(order, self.silent_s))
+        self.crew.append(self.hire(order, self.silent_s))
+        return True
 
     def replace(self, hand: Hand, end: End) -> None:
         """Takes note of a worker that has ended, and of what it was at.
@@ -161,11 +181,11 @@ class Supervisor:
             BadInput: where it could not build the target, or one after another dies.
         """
         number, fate = hand.order.number, hand.fate()
-        hand.process.end()
+        hand.end()
         if end is End.MISUSED:
-            words = " ".join(hand.process.last_words()[-1:])
+            words = " ".join(hand.output().strip().splitlines()[-1:])
             raise BadInput("target", "one that a worker can build", self.campaign.target.target, words)
-        self.bugs.stranded(hand.process.output())
+        self.bugs.stranded(hand.output())
         shard = self.shard(number)
         judged = shard is not None and shard.schedules > 0
         self.empty_deaths = 0 if end is End.DONE or judged else self.empty_deaths + 1
@@ -188,7 +208,9 @@ class Supervisor:
         return not self.crew and not self._more()
 
     def _more(self) -> bool:
-        """Whether there is anything left to begin."""
+        """Whether there is anything left to begin; not while there is no room for what was found."""
+        if not self.bugs.has_room:
+            return False
         if self.limits.seconds is not None and self._elapsed_s() >= self.limits.seconds:
             return False
         return self._schedules_left() != 0 or bool(self._waiting())
@@ -217,7 +239,7 @@ class Supervisor:
             for hand in list(self.crew):
                 if hand.look() is not None:
                     self.crew.remove(hand)
-                    self.bugs.stranded(hand.process.output())
-                    hand.process.end()
+                    self.bugs.stranded(hand.output())
+                    hand.end()
                     self.folder.suspend(hand.order.number)
             time.sleep(TICK_S)

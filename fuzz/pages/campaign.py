@@ -12,7 +12,7 @@ from fuzz.coverage import Figures, cycles_of
 from fuzz.feasible import SIZES
 from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.pages.render import render
-from fuzz.report import failing_share_max, replay_command
+from fuzz.report import failing_share_max, replay_of
 from oracle.finding import Verdict
 from targets.protocol import BadInput, Factory, format_schedule
 
@@ -150,15 +150,15 @@ def campaign_fields(state: State, factory: Factory | None) -> dict[str, object]:
 def _row(state: State, bug: Bug, began_s: float) -> Row:
     path = state.folder.repros / f"{bug.id}.json"
     try:
-        schedule = format_schedule(repros.load(path).schedule)
+        repro = repros.load(path)
     except BadInput:
-        schedule = ""
+        repro = None
     page = state.folder.out / "pages" / f"{bug.id}.html"
     return Row(
         bug,
         new=bug.first_seen_s >= began_s,
-        schedule=schedule,
-        replay=replay_command(state.campaign.target, path) if schedule else "",
+        schedule="" if repro is None else format_schedule(repro.schedule),
+        replay="" if repro is None else replay_of(repro, path),
         page=f"pages/{bug.id}.html" if page.is_file() else "",
     )
 

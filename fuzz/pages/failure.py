@@ -11,7 +11,7 @@ import msgspec
 from fuzz.explain import Study, headline
 from fuzz.pages.render import render
 from fuzz.pages.timeline import timeline
-from fuzz.report import replay_command, sizes
+from fuzz.report import replay_of, sizes
 from fuzz.repro import Repro
 from oracle.finding import Finding
 from oracle.where import Where
@@ -80,7 +80,7 @@ def failure_page(study: Study, path: Path) -> str:
         symptom=study.diagnosis.symptom,
         schedule=format_schedule(repro.schedule),
         pytest=pytest_file(repro),
-        replay=replay_command(repro.target, path),
+        replay=replay_of(repro, path),
     )
 
 

@@ -31,6 +31,7 @@ class Space(msgspec.Struct, frozen=True, dict=True):
     shares: bool = False
     salts: bool = False
     long: bool = True
+    in_a_row: int = 1
 
     @classmethod
     def of(cls, factory: Factory) -> Space:
@@ -44,6 +45,7 @@ class Space(msgspec.Struct, frozen=True, dict=True):
             control.sampling,
             control.shares,
             control.salts,
+            in_a_row=control.in_a_row,
         )
 
     @cached_property

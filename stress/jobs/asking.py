@@ -30,6 +30,7 @@ class Fuzz(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     seed: Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None = None
     settings: dict[Word, Word] = {}
     sanitize: bool = False
+    in_a_row: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
 
     def words(self) -> list[str]:
         """As one would type them."""
@@ -41,6 +42,7 @@ class Fuzz(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         words += [] if self.schedules is None else ["--schedules", str(self.schedules)]
         words += [] if self.seed is None else ["--seed", str(self.seed)]
         words += [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        words += [] if self.in_a_row is None else ["--in-a-row", str(self.in_a_row)]
         return words + (["--sanitize"] if self.sanitize else [])
 
 

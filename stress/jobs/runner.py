@@ -134,10 +134,14 @@ class Runner:
 
 
 def words_now(job: Job, folder: Path) -> list[str]:
-    """The command line of a job as it stands: into its folder, and with the time that is left."""
+    """The command line of a job as it stands: into its folder, and with the time that is left.
+
+    A load test begins again after a restart, in a folder of its own: each holds one run.
+    """
     words = list(job.words)
     if job.kind == "load":
-        return [*words, "--out", str(folder / "load")]
+        tried = sum(1 for _ in folder.glob("load*"))
+        return [*words, "--out", str(folder / ("load" if not tried else f"load-{tried + 1}"))]
     if job.kind != "fuzz":
         return words
     try:

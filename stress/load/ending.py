@@ -8,6 +8,7 @@ verdicts.json    written by `slotfuzz verify`, which is started here; and judged
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,12 +105,19 @@ def judged_right(folder: Path) -> set[tuple[str, int]] | None:
 
 
 def verify(folder: Path, words: tuple[str, ...]) -> int:
-    """Starts the judge and waits for it; 3 where there is none."""
+    """Starts the judge, which ends with us, and waits for it; 3 where there is none."""
     if not entry_points(group="slotfuzz.commands", name=VERIFY):
         click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
         return UNDECIDED
-    command = [sys.executable, "-m", "fuzz", VERIFY, str(folder), *words]
-    return subprocess.run(command, check=False).returncode
+    lifeline, ours = os.pipe()
+    try:
+        apart = ("-m", "fuzz.apart", str(lifeline), str(lifeline))
+        return subprocess.run(
+            [sys.executable, *apart, VERIFY, str(folder), *words], pass_fds=(lifeline,), check=False
+        ).returncode
+    finally:
+        os.close(lifeline)
+        os.close(ours)
 
 
 def _write(path: Path, told: Any) -> None:

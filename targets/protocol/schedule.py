@@ -194,7 +194,7 @@ def format_schedule(schedule: Schedule) -> str:
     lines = []
     if schedule.settings:
         lines.append("settings  " + " ".join(f"{name}={value}" for name, value in sorted(schedule.settings.items())))
-    submission = 0
+    submission, requests = 0, submissions(schedule)
     for index, op in enumerate(schedule.ops):
         if isinstance(op, Submit):
             lines.append(f"{index:>3}  submit #{submission}  {_format_request(op.request)}")
@@ -204,6 +204,8 @@ def format_schedule(schedule: Schedule) -> str:
             lines.append(f"{index:>3}  step {op.count}{rows}")
         elif isinstance(op, Cancel):
             lines.append(f"{index:>3}  cancel #{op.submission}")
+        elif op.tokens > requests[op.submission].max_new_tokens:
+            lines.append(f"{index:>3}  wait for the end of #{op.submission}")
         else:
             lines.append(f"{index:>3}  wait #{op.submission} for {op.tokens} tokens")
     return "\n".join(lines)

@@ -49,6 +49,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         ends: Token ids that end every answer, as if each request had them among its stop ids.
         gives_up: It may end a request for lack of room (`Reason.ROOM`), by contract.
         noise: The noise as well: with a temperature its choice is the one that `Sampling` defines.
+        in_a_row: So many drawn schedules are played one after another on one target, which is drained in between: more than
+            one where it is dear to open.
     """
 
     stepped: bool = True
@@ -70,6 +72,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     rounding: float = 0.0
     ends: tuple[int, ...] = ()
     gives_up: bool = False
+    in_a_row: int = 1
 
 
 @runtime_checkable

@@ -21,7 +21,10 @@ import msgspec
 from fuzz.repro import load
 
 ROOT = Path(__file__).parents[2]
-TARGET = "tests.fuzz.scripted:fragile"
+FOUND, CONFIRMED = "found/shard-*/*.json", "repros/*.json"
+NEWS_S = 120.0
+"""In which there should be something new: there are some hundred failures to be found."""
+TARGET = "tests.fuzz.scripted:brittle"
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Survey:
         seen: Signatures that ever lay in a file.
         lost: Those that lay nowhere after a later kill.
         broken: Files that were not whole.
+        fresh: Kills before which something was found that had not been seen at the one before.
     """
 
     seen: set[str] = field(default_factory=set)
@@ -39,9 +43,27 @@ class Survey:
     broken: list[str] = field(default_factory=list)
     supervisors: int = 0
     workers: int = 0
+    fresh: int = 0
+
+    def __str__(self) -> str:
+        """So far."""
+        return (
+            f"killed: {self.supervisors} supervisors, {self.workers} workers; after something new: {self.fresh}; "
+            f"signatures seen {len(self.seen)}, lost {len(self.lost)}, files not whole {len(self.broken)}"
+        )
 
     def look(self, out: Path) -> None:
-        """Reads every file."""
+        """Reads every file; twice where something is missing, as it may have been moved meanwhile."""
+        here = self.read(out)
+        if self.seen - here:
+            here |= self.read(out)
+        self.lost |= self.seen - here
+        self.fresh += not here <= self.seen
+        self.seen |= here
+        print(self, flush=True)
+
+    def read(self, out: Path) -> set[str]:
+        """The signatures that lie in files."""
         here: set[str] = set()
         for path in sorted(out.rglob("*.json")):
             with contextlib.suppress(FileNotFoundError):
@@ -52,8 +74,14 @@ class Survey:
                     continue
                 if path.parent.name == "repros" or path.parent.name.startswith("shard-"):
                     here.add(load(path).signature)
-        self.lost |= self.seen - here
-        self.seen |= here
+        return here
+
+
+def await_news(out: Path, pattern: str, run: subprocess.Popen[bytes]) -> None:
+    """Waits until a repro lies where none does now, or the campaign has ended, or long enough."""
+    before, until = set(out.glob(pattern)), time.monotonic() + NEWS_S
+    while run.poll() is None and time.monotonic() < until and before.issuperset(out.glob(pattern)):
+        time.sleep(0.02)
 
 
 def command(out: Path, *words: str) -> list[str]:
@@ -76,7 +104,11 @@ def children(parent: int) -> list[int]:
 
 
 def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
-    """Runs sessions one after another, and kills somebody in each at a random moment within these seconds."""
+    """Runs sessions one after another, and kills somebody in each at a random moment within these seconds.
+
+    They begin when something new was found, or, one time in five, when something was confirmed; for one kill in five they
+    begin at once: that may come while a session begins as well.
+    """
     dice, survey = random.Random(seed), Survey()
     while survey.supervisors + survey.workers < kills:
         run = subprocess.Popen(
@@ -84,6 +116,9 @@ def killed(out: Path, kills: int, seed: int, seconds: float) -> Survey:
         )
         try:
             while run.poll() is None and survey.supervisors + survey.workers < kills:
+                when = dice.choice((*[FOUND] * 3, CONFIRMED, None))
+                if when is not None:
+                    await_news(out, when, run)
                 time.sleep(dice.uniform(0, seconds))
                 crew = children(run.pid)
                 if crew and dice.random() < 0.75:
@@ -110,12 +145,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     survey = killed(asked.out, asked.kills, asked.seed, asked.seconds)
-    print(f"killed: {survey.supervisors} supervisors, {survey.workers} workers")
-    print(f"signatures seen {len(survey.seen)}, lost {len(survey.lost)}, files not whole {len(survey.broken)}")
     last = subprocess.run(command(asked.out, "--schedules", "50"), cwd=ROOT, check=False)
     survey.look(asked.out)
     left = [str(path) for path in asked.out.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".running.json")]

@@ -28,6 +28,8 @@ from targets.protocol import (
 )
 
 VOCABULARY = 32
+ROOMS = 16
+"""`Full` has room for so many."""
 
 
 class Counting(nn.Module):
@@ -180,28 +182,37 @@ def interrupting() -> Scripted:
     return Scripted(Interrupting)
 
 
-class Fragile(Crowded):
-    """As `Crowded`; and it has more to be found: in a cancel, in a long answer, and where two ask for the same."""
+class Brittle(Honest):
+    """Breaks at every prompt, and has words of its own for hundreds of them: there is always something new to find."""
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Twins are too much for it."""
-        if any(other.prompt == request.prompt for other in self.live.values()):
-            raise KeyError("twins")
+        """Says which prompt it was, by its ends."""
+        raise KeyError(" to ".join(_word(request.prompt[end]) for end in (0, -1)) if request.prompt else "nothing")
+
+
+def _word(number: int) -> str:
+    """A number as a letter: what differs in digits only counts as one failure."""
+    return chr(ord("a") + number // 2 % 16)
+
+
+def brittle() -> Scripted:
+    """Fails at once, in hundreds of ways."""
+    return Scripted(Brittle)
+
+
+class Full(Honest):
+    """Never gets back the room that a request took, and has only so much of it."""
+
+    taken = 0
+
+    def submit(self, submission: int, request: Request) -> list[Event]:
+        """Takes room."""
+        self.taken += 1
+        if self.taken > ROOMS:
+            raise OverflowError(f"room {ROOMS}")
         return super().submit(submission, request)
 
-    def cancel(self, submission: int, reason: Reason) -> list[Event]:
-        """Nothing may be cancelled after its second token."""
-        if len(self.answers.get(submission, ())) > 1:
-            raise ValueError("too late")
-        return super().cancel(submission, reason)
 
-    def advance(self, submission: int) -> list[Event]:
-        """A long answer overflows."""
-        if len(self.answers[submission]) > 20:
-            raise OverflowError("21 tokens")
-        return super().advance(submission)
-
-
-def fragile() -> Scripted:
-    """Fails in four ways."""
-    return Scripted(Fragile)
+def full() -> Scripted:
+    """Fails once it has been used for a while."""
+    return Scripted(Full)

@@ -79,6 +79,10 @@ def test_a_target_that_eats_memory_is_told_that_there_is_none_found_and_shrunk(t
     assert repro.finding.kind is Kind.CRASHED
     assert repro.finding.what.startswith("step raised MemoryError")
     assert [len(request.prompt) for request in submissions(repro.schedule)] == [1, 1]
+    assert repro.memory_gib == 4
+    again = f"slotfuzz replay --target tests.fuzz.dying:eating --memory-gib 4 {path}\n"
+    assert f"  {again}" in ended.stdout
+    assert f"next: {again}" in ended.stdout
 
 
 @pytest.mark.slow

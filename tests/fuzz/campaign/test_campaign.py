@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fuzz.__main__ import main
-from fuzz.campaign.crew import End, Hand
+from fuzz.campaign.crew import End, NearHand
 from fuzz.campaign.folder import Folder
 from fuzz.campaign.shard import Order
 from fuzz.repro import load
-from targets.protocol import Kind
+from targets.protocol import Kind, submissions
 from targets.registry import TargetSpec
 from tests.fuzz.kills import killed
+from tests.fuzz.scripted import ROOMS
 
 CROWDED = ("--target", "tests.fuzz.scripted:crowded", "--in-process")
 
@@ -50,6 +51,17 @@ def test_a_nightly_run_twice_replays_what_the_first_one_found_and_tries_other_sc
 
 
 @pytest.mark.slow
+def test_workers_use_a_target_again_as_they_are_told_and_what_it_has_been_through_is_in_the_repro(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    used = ("--target", "tests.fuzz.scripted:full", "--in-process", "--in-a-row", 12)
+    done = run(out, *used, "--seed", 1, "--schedules", 1, "--workers", 1)
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith("seed 1, 1 schedules, each of 12 in a row on one target\n")
+    (path,) = (out / "repros").iterdir()
+    assert len(submissions(load(path).schedule)) == ROOMS + 1
+
+
+@pytest.mark.slow
 def test_a_target_that_takes_its_worker_with_it_is_tried_again_apart_and_found(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("--target", "tests.fuzz.dying:aborting", "--in-process", "--seed", 1, "--schedules", 2, "--workers", 1)
@@ -66,12 +78,12 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path) -> None:
     order = Order(
         target=TargetSpec("tests.fuzz.dying:sleeping"), settings={}, seed=1, number=0, out=str(tmp_path), in_process=True
     )
-    hand = Hand(order, silent_s=2.0)
+    hand = NearHand(order, silent_s=2.0)
     try:
         while (end := hand.look()) is None:
             pass
     finally:
-        hand.process.end()
+        hand.end()
     assert end is End.HUNG
     running = Folder(tmp_path).suspend(0)
     assert running is not None
@@ -81,8 +93,9 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_whoever_is_killed_nothing_that_was_found_is_lost_and_no_file_is_half_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    survey = killed(out, kills=4, seed=3, seconds=8.0)
+    survey = killed(out, kills=4, seed=3, seconds=1.0)
     assert (survey.lost, survey.broken) == (set(), [])
+    assert survey.fresh > 0
 
 
 def test_a_campaign_is_not_begun_where_there_is_one_and_not_gone_on_with_as_another_one(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from targets.protocol import BadInput
 
 
 def test_a_job_is_the_command_line_that_one_would_type() -> None:
-    settings = b'"settings": {"slots": "2"}, "seed": 3}'
+    settings = b'"settings": {"slots": "2"}, "in_a_row": 4, "seed": 3, "in_a_row": 4}'
     body = b'{"kind": "fuzz", "target": "pages", "faults": ["late-token"], "schedules": 5, ' + settings
     job = asked(body)
     assert " ".join(job.words()) == (
-        "run --target pages --workers 1 --resume --fault late-token --schedules 5 --seed 3 --set slots=2"
+        "run --target pages --workers 1 --resume --fault late-token --schedules 5 --seed 3 --set slots=2 --in-a-row 4"
     )
     run = main.get_command(main.make_context("slotfuzz", ["run"], resilient_parsing=True), "run")
     assert isinstance(run, Command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -33,7 +34,7 @@ def serving(out: Path, *words: str, sent: signal.Signals = signal.SIGTERM) -> It
     run = subprocess.Popen(
         [sys.executable, "-c", START, "service", "--port", "0", "--out", str(out), *allow, *words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{os.environ.get('PYTHONPATH', ROOT)}:{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -85,6 +86,36 @@ def test_a_job_is_submitted_followed_cancelled_and_goes_on_after_a_restart(tmp_p
         repro = httpx.get(f"{url}/api/jobs/1/repros/{found[0]}").json()
         assert repro["finding"]["what"] == "step raised IndexError: row 2 is out of range"
         assert "Findings, by signature" in httpx.get(f"{url}/api/jobs/1/report").text
+
+
+@pytest.mark.slow
+def test_a_load_test_ends_with_a_service_that_is_killed_and_begins_again_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loading() -> list[bytes]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                words = path.read_bytes().split(b"\0")
+                found += [word for word in words if b"locust" in words and word.startswith(bytes(tmp_path))]
+        return found
+
+    def wait_for(*folders: str) -> None:
+        end = time.monotonic() + 60
+        while loading() != [bytes(tmp_path / "out" / "jobs" / "1" / folder) for folder in folders]:
+            assert time.monotonic() < end, loading()
+            time.sleep(0.1)
+
+    (tmp_path / "locust.py").write_text("import time\n\ntime.sleep(600)\n")  # one that never ends by itself
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with serving(tmp_path / "out", sent=signal.SIGKILL) as url:
+        assert httpx.post(f"{url}/api/jobs", json={"kind": "load"}).status_code == 201
+        wait_for("load")
+        (tmp_path / "out" / "jobs" / "1" / "load").mkdir()
+    wait_for()
+    with serving(tmp_path / "out", sent=signal.SIGKILL):
+        wait_for("load-2")
+    wait_for()
 
 
 @pytest.mark.slow

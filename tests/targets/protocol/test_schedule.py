@@ -162,6 +162,11 @@ def test_a_schedule_with_too_many_steps_is_refused() -> None:
     assert str(caught.value) == "steps must be at most 100000 in all, got 100001 (story.json)"
 
 
+def test_to_wait_for_more_tokens_than_were_asked_for_reads_as_waiting_for_the_end() -> None:
+    schedule = Schedule(ops=(Submit(Request(prompt=(1,), max_new_tokens=2)), Wait(0, 2), Wait(0, 3)))
+    assert format_schedule(schedule).splitlines()[1:] == ["  1  wait #0 for 2 tokens", "  2  wait for the end of #0"]
+
+
 def test_a_schedule_reads_as_one_line_an_op() -> None:
     assert format_schedule(STORY).splitlines() == [
         "settings  slot_order=fifo slots=2",
