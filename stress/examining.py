@@ -23,6 +23,7 @@ from stress.transcript import Exchange
 
 SUSPECTS_S = 120.0
 """For so long suspects are decided by experiment, one after another; the others stay undecided."""
+BLAMELESS = (Standing.RIGHT, Standing.UNJUDGED, Standing.UNREACHED)
 VICTIMS_MAX = 3
 """So many wrong responses are looked for at an endpoint that is all there is."""
 
@@ -30,7 +31,7 @@ VICTIMS_MAX = 3
 def examined(asked: Verifying, following: Following, ledger: Ledger) -> Found:
     """Experiments: suspects are decided, wrong and lost responses are made repros of, and the ledger is told."""
     opinions = list(ledger.opinions.values())
-    if all(opinion.standing in (Standing.RIGHT, Standing.UNJUDGED) for opinion in opinions) and not following.open:
+    if all(opinion.standing in BLAMELESS for opinion in opinions) and not following.open:
         return Found()
     heard = heard_by_name(following)
     found = Found() if asked.foreign else _in_process(asked, heard, opinions, following)

@@ -15,7 +15,7 @@ import msgspec
 
 from targets.protocol.schedule import Request, TokenId
 
-Outcome = Literal["answered", "cancelled", "refused", "failed", "cut"]
+Outcome = Literal["answered", "cancelled", "refused", "failed", "cut", "unreached"]
 
 
 class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +51,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         sent_s: When it was sent.
         ended_s: When nothing more was to be heard.
         outcome: `answered` in full; `cancelled` by the client, who hung up; `refused` with a status of 4xx or 503; `failed`
-            with another status, an error in the stream, or no connection; `cut`, where a stream ended without saying so.
+            with another status or an error in the stream; `cut`, where a stream ended without saying so; `unreached`, where
+            there was no connection to send it by.
         status: Of HTTP; 0 where none was heard.
         pieces: What was heard, in order.
         finish_reason: As the endpoint says it.

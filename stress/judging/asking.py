@@ -87,6 +87,8 @@ class Endpoint:
                 async for line in response.aiter_lines():
                     if line.startswith("data: "):
                         hearing.take(line.removeprefix("data: "))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            hearing.error, hearing.outcome = f"{type(error).__name__}: {error}", "unreached"
         except httpx2.HTTPError as error:
             hearing.error = hearing.error or f"{type(error).__name__}: {error}"
 

@@ -99,7 +99,11 @@ def judge(source: str, exchange: Exchange, answers: Sequence[Answer]) -> Opinion
             why = "the endpoint does not repeat itself when it is idle"
         else:
             departure = departs(exchange, answers[0])
-    standing = Standing.LOST if exchange.outcome in ("cut", "failed") else Standing.RIGHT
+    standing = {
+        "cut": Standing.LOST,
+        "failed": Standing.LOST,
+        "unreached": Standing.UNREACHED,
+    }.get(exchange.outcome, Standing.RIGHT)
     if found:
         standing = Standing.WRONG
     elif departure is not None:

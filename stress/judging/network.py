@@ -77,6 +77,8 @@ class NetworkJudge:
             standing = Standing.UNJUDGED
         elif exchange.outcome in ("cut", "failed"):
             standing = Standing.LOST
+        elif exchange.outcome == "unreached":
+            standing = Standing.UNREACHED
         if found:
             certain = self.reference.exact or any(complaint.kind is not None for complaint in found)
             standing = Standing.WRONG if certain else Standing.SUSPECT

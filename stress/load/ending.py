@@ -78,9 +78,11 @@ def conclude(plan: Plan, gauges: Gauged | None, unsent: int, judge: Judge) -> in
     _write(folder / "load.json", msgspec.to_builtins(ended))
     click.echo(tell(figures, gauges, unsent))
     account = figures.account
+    if account.unreached == account.sent:
+        click.echo(f"nothing was reached: none of {account.sent} requests found a connection", err=True)
     if account.lost or (gauges is not None and gauges.held_idle) or verified == WRONG:
         return WRONG
-    if verified:
+    if verified or account.unreached == account.sent:
         return UNDECIDED
     return 0
 

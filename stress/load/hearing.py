@@ -38,7 +38,6 @@ class Hearing:
         request: What is asked, whole.
         text: What is sent in place of the prompt's ids.
         outcome: None while more may be heard.
-        connected: Whether it reached the endpoint, as far as one can know.
     """
 
     def __init__(self, number: int, user: str, ask: Ask, request: Request, text: str | None) -> None:
@@ -58,7 +57,6 @@ class Hearing:
         self.cached: int | None = None
         self.error = ""
         self.outcome: Outcome | None = None
-        self.connected = False
 
     def take(self, chunk: Chunk) -> None:
         """Notes what an event, or a whole body, says."""

@@ -45,6 +45,7 @@ def test_what_equals_all_idle_answers_is_right() -> None:
     prefix = changed(outcome="cancelled", pieces=HEARD.pieces[:2], finish_reason=None)
     assert standing(prefix, IDLE, IDLE) is Standing.RIGHT
     assert standing(msgspec.structs.replace(prefix, outcome="cut"), IDLE, IDLE) is Standing.LOST
+    assert standing(changed(outcome="unreached", pieces=(), finish_reason=None)) is Standing.UNREACHED
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp
     account = run.load["figures"]["account"]
     assert account["lost"] == 4, "each of the four users had one in flight"
     assert {lost["error"].partition(":")[0] for lost in account["in_flight"]} == {"the connection broke"}
-    assert account["never_sent"] > 0
+    assert account["unreached"] > 0
 
 
 def _wait_for_an_answer(folder: Path) -> None:

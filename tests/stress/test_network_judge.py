@@ -93,12 +93,17 @@ def test_what_a_client_heard_before_it_hung_up_must_be_right(judge: NetworkJudge
     assert said(judge, heard(PLAIN, (*tokens[:2], tokens[2] ^ 1), **told))[0] is Standing.WRONG
 
 
-@pytest.mark.parametrize(("outcome", "status"), [("cut", 200), ("failed", 0)])
+@pytest.mark.parametrize(("outcome", "status"), [("cut", 200), ("failed", 504)])
 def test_what_broke_off_is_lost_and_wrong_where_it_is_wrong(judge: NetworkJudge, outcome: str, status: int) -> None:
     told = {"outcome": outcome, "status": status, "finish_reason": None, "usage": None}
     tokens = alone(judge, PLAIN)[:3]
     assert said(judge, heard(PLAIN, tokens, **told)) == (Standing.LOST, None)
     assert said(judge, heard(PLAIN, (tokens[0], tokens[1] ^ 1), **told))[0] is Standing.WRONG
+
+
+def test_what_never_reached_the_endpoint_is_neither_right_nor_wrong(judge: NetworkJudge) -> None:
+    told = {"outcome": "unreached", "status": 0, "finish_reason": None, "usage": None}
+    assert said(judge, heard(PLAIN, (), **told)) == (Standing.UNREACHED, None)
 
 
 def test_pieces_lost_doubled_and_late_are_called_so(judge: NetworkJudge) -> None:
