@@ -54,8 +54,8 @@ def verify_idle(asked: Idling) -> Verdicts:
     started = time.monotonic()
     following = Following(asked.folder)
     by = f"its own answers when idle, {asked.url}"
-    click.echo(f"judging {asked.folder} by {by}")
-    with until_signal() as over:
+    with until_signal(asked.follow) as over:
+        click.echo(f"judging {asked.folder} by {by}")
         if asked.follow:
             _wait(following, over, asked.quiet_s)
         heard = [(each.source, decoded(each.raw).exchange) for each in following.again()]

@@ -8,6 +8,7 @@ verdicts.json    written by `slotfuzz verify`, which is started here; and judged
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,7 +29,8 @@ from targets.protocol.errors import BadInput
 WRONG, UNDECIDED = 1, 3
 LEDGER = "judged.jsonl"
 VERIFY = "verify"
-
+AGAIN_S = 2.0
+"""A judge that still judges is told to stop again after so long."""
 
 Judge = Callable[[Path, tuple[str, ...]], int]
 """Judges the answers in a run's folder, as more words say; returns how it ended, as an exit code."""
@@ -105,13 +107,40 @@ def judged_right(folder: Path) -> set[tuple[str, int]] | None:
     return {(opinion.source, opinion.number) for opinion in opinions if opinion.standing == "right"}
 
 
-def verify(folder: Path, words: tuple[str, ...]) -> int:
-    """Starts the judge and waits for it; 3 where there is none."""
-    if not entry_points(group="slotfuzz.commands", name=VERIFY):
-        click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
-        return UNDECIDED
-    command = [sys.executable, "-m", "fuzz", VERIFY, str(folder), *words]
-    return subprocess.run(command, check=False).returncode
+class Verifier:
+    """`slotfuzz verify` in a process of its own, which may be told to stop."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def judge(self, folder: Path, words: tuple[str, ...]) -> int:
+        """Starts it and waits for it; 3 where nobody judges, or it was ended from outside."""
+        if not entry_points(group="slotfuzz.commands", name=VERIFY):
+            click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
+            return UNDECIDED
+        if self.stopped:
+            click.echo("no answer was judged: the run was told to end before that", err=True)
+            return UNDECIDED
+        command = [sys.executable, "-m", "fuzz", VERIFY, str(folder), *words]
+        self._process = process = subprocess.Popen(command)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # which the judge has heard as well
+            self.stop()
+            code = process.wait()
+        if code < 0:
+            click.echo(f"not every answer was judged: the judge was ended by signal {-code}", err=True)
+            return UNDECIDED
+        return code
+
+    def stop(self) -> None:
+        """Tells it to say what it knows and to end; it may take a moment, and need to be told twice."""
+        self.stopped = True
+        while self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(AGAIN_S)
 
 
 def _write(path: Path, told: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -98,6 +99,21 @@ def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp
     assert account["lost"] == 4, "each of the four users had one in flight"
     assert {lost["error"].partition(":")[0] for lost in account["in_flight"]} == {"the connection broke"}
     assert account["unreached"] > 0
+
+
+def test_a_run_that_is_told_to_end_while_it_is_judged_says_that_nobody_knows(server: Server, tmp_path: Path) -> None:
+    words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "2", "-r", "2", "-t", "2s", "--mix", "lengths")
+    with started(server.url, *words) as process:
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("judging "):  # its judges have not begun yet
+            assert line, "it is judged"
+        process.send_signal(signal.SIGTERM)
+        run = end_of(process, tmp_path)
+    assert run.code == 3, run.said
+    verdicts = json.loads((tmp_path / "verdicts.json").read_bytes())
+    assert verdicts["unjudged"] == verdicts["responses"] == run.load["figures"]["account"]["sent"] > 0
+    assert f"0 judged, 0 wrong, 0 lost, {verdicts['unjudged']} unjudged" in run.said
+    assert "the judging was told to stop" in run.said
 
 
 def _wait_for_an_answer(folder: Path) -> None:
