@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -25,13 +25,13 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
         at_s: When it was heard.
         text: What it adds to the answer's text.
         tokens: The ids it adds, where the endpoint tells ids.
-        logprobs: The log-probability of each of these ids, where it tells them.
+        logprobs: The log-probability of each of these ids, where it tells them; None where that is no number.
     """
 
     at_s: float
     text: str = ""
     tokens: tuple[TokenId, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -39,6 +39,19 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt: int
     completion: int
+
+
+class Question(NamedTuple):
+    """What was asked, in the words in which it can be asked again.
+
+    Attributes:
+        text: Stands for the prompt's ids, where there is one.
+        chat: Whether the text is the only message of a chat.
+    """
+
+    request: Request
+    text: str | None = None
+    chat: bool = False
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,8 +75,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cached: How many of its tokens were cached, where the endpoint says so.
         error: The endpoint's own words.
         streamed: Whether the answer was asked for in pieces.
-        prompt_text: What was sent in place of ids, as in a chat (its only message). Then `request.prompt` has its bytes,
-            which are the ids where the model has no tokenizer of its own and there is no template.
+        prompt_text: What was sent in place of ids. Then `request.prompt` has its bytes, which are the ids where the model
+            has no tokenizer of its own and there is no template.
+        chat: Whether that was the only message of a chat.
     """
 
     number: int
@@ -82,6 +96,12 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     streamed: bool = True
     prompt_text: str | None = None
+    chat: bool = False
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return Question(self.request, self.prompt_text, self.chat)
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import msgspec
 from geventhttpclient import HTTPClient
 from geventhttpclient.response import HTTPParseError, HTTPSocketPoolResponse
 
-from stress.load.chunks import error_of, read_chunk
+from stress.chunks import error_of, read_chunk
 from stress.load.hearing import Hearing
 
 CONNECT_S = 10.0

@@ -17,7 +17,7 @@ def main(host: str, connect_s: float, silence_s: float) -> None:
     """Prints the outcome and the reason."""
     client.CONNECT_S = connect_s
     ask = Ask(request=Request(prompt=(1,), max_new_tokens=1))
-    hearing = Hearing(0, "caller", ask, ask.request, None)
+    hearing = Hearing(0, "caller", ask, ask.request)
     client.Client(host, None, silence_s).ask("/v1/completions", b"{}", hearing)
     exchange = hearing.exchange()
     print(exchange.outcome, exchange.error, sep=": ")

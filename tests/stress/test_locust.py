@@ -101,6 +101,15 @@ def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp
     assert account["unreached"] > 0
 
 
+def test_a_chat_is_judged_by_what_the_endpoint_says_alone(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "2", "-r", "2", "-t", "2s", "--seed", "3", "--route", "chat", "--verify", f"--endpoint {server.url}")
+    run = locust(server.url, tmp_path, *words)
+    assert run.code == 0, run.said
+    verdicts = json.loads((tmp_path / "verdicts.json").read_bytes())
+    assert verdicts["judged"] == verdicts["responses"] == len(heard(tmp_path)) > 0
+    assert {exchange.chat for exchange in heard(tmp_path)} == {True}
+
+
 def test_a_run_that_is_told_to_end_while_it_is_judged_says_that_nobody_knows(server: Server, tmp_path: Path) -> None:
     words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "2", "-r", "2", "-t", "2s", "--mix", "lengths")
     with started(server.url, *words) as process:
