@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from stress.endpoint.app import Bounds, Service
 from stress.endpoint.driver import Driver
 from stress.endpoint.tokens import tokenizer_of
+from stress.offer import Offer
 from targets.protocol import Audit, BadInput, Factory, Setting
 from targets.registry import TargetSpec
 
@@ -68,7 +69,8 @@ def serve_forever(serving: Serving) -> int:
         settings.setdefault("queue_max", serving.queue_max)
     tokenizer = tokenizer_of(serving.factory, "" if own else serving.spec.model)
     driver = Driver(serving.factory, settings, serving.queue_max)
-    service = Service(driver, tokenizer, name, serving.bounds)
+    offer = Offer(serving.spec.target, serving.spec.model, serving.spec.faults, settings)
+    service = Service(driver, tokenizer, name, serving.bounds, offer)
     bound = listen(serving.host, serving.port)
     click.echo(f"serving {name} on {serving.spec.target}{_planted(serving.spec)}")
     click.echo(f"listening on {url_of(bound)}/v1")

@@ -1,7 +1,7 @@
 """The ending: what a run's folder holds when locust quits, who judges the answers, and how locust's process ends.
 
 transcripts/     what was asked and heard, a file a process
-run.json         the plan
+run.json         the plan, and what the endpoint says of itself
 load.json        latencies, goodput, account, gauges
 verdicts.json    written by `slotfuzz verify`, which is started here; and judged.jsonl, its opinion of each response
 """
@@ -24,6 +24,7 @@ from stress.load.figures import Figures, figures_of
 from stress.load.gauged import Gauged
 from stress.load.plan import Plan
 from stress.load.telling import tell
+from stress.offer import Offer
 from targets.protocol.errors import BadInput
 
 WRONG, UNDECIDED = 1, 3
@@ -65,10 +66,10 @@ def check_folder(plan: Plan) -> None:
         raise BadInput("--out", "a folder without another run in it", plan.out)
 
 
-def note_plan(plan: Plan, model: str) -> None:
-    """Writes the plan down, less the key."""
+def note_plan(plan: Plan, model: str, offer: Offer | None = None) -> None:
+    """Writes the plan down, less the key, with what the endpoint says that it serves."""
     told = msgspec.to_builtins(msgspec.structs.replace(plan, model=model, api_key=None))
-    _write(Path(plan.out) / "run.json", told)
+    _write(Path(plan.out) / "run.json", told | {"served": msgspec.to_builtins(offer)})
 
 
 def conclude(plan: Plan, gauges: Gauged | None, unsent: int, judge: Judge) -> int:

@@ -21,7 +21,7 @@ from stress.load.client import Client
 from stress.load.desk import Desk
 from stress.load.ending import Verifier, check_folder, conclude, note_plan
 from stress.load.gauges import Watch
-from stress.load.models import find_model
+from stress.load.models import find_served
 from stress.load.plan import OPTIONS, SEEDS, Plan, check_host, read_plan
 from stress.load.shapes import users_at
 from stress.load.traces import read_trace
@@ -114,7 +114,8 @@ class Hooks:
             plan = self.plan = read_plan(options, environment.host, users, run_s)
             recorded = None if plan.trace is None else read_trace(Path(plan.trace), plan)
             client = Client(plan.host, plan.api_key, plan.silence_s)
-            model = plan.model or find_model(client)
+            served = find_served(client, plan.model)
+            model = served.id
         except BadInput as error:
             click.echo(" ".join(str(error).split()), err=True)
             environment.process_exit_code = 2
@@ -124,7 +125,7 @@ class Hooks:
         if isinstance(runner, WorkerRunner):
             self._sit_down(Desk(plan, model, recorded, runner.worker_index, options["expect_workers"]), environment)
             return
-        note_plan(plan, model)
+        note_plan(plan, served.id, served.slotfuzz)
         click.echo(f"model {model}; transcripts in {plan.out}")
         if not isinstance(runner, MasterRunner):
             self._sit_down(Desk(plan, model, recorded), environment)

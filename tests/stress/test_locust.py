@@ -59,7 +59,9 @@ def test_a_run_writes_down_everything_and_its_figures_are_in_locusts_own(server:
     assert int(rows["TTFT"]["Request Count"]) == len(answered)
     assert run.load["figures"]["goodput"]["kept"] == len(answered)
     assert run.load["gauges"]["held_idle"] == {}
-    assert json.loads((tmp_path / "run.json").read_bytes())["model"] == "tiny"
+    told = json.loads((tmp_path / "run.json").read_bytes())
+    assert told["model"] == "tiny"
+    assert told["served"] == {"target": "slots", "model": "tiny", "faults": [], "settings": {"slots": 4, "queue_max": 256}}
 
 
 def test_two_workers_write_a_transcript_each_and_the_master_counts_both(server: Server, tmp_path: Path) -> None:
