@@ -28,6 +28,9 @@ from targets.registry import TargetSpec
 
 UNREAD_S = 30
 """A client that takes nothing in for so long is cut off."""
+HEAD_S = 60
+"""So long a connection may take to send the whole head of a request, its first one and any other: slow heads are served.
+Hypercorn hangs up on slower ones without a word, as it has nobody to ask for a reply before there is a head."""
 BACKLOG = 1024
 GONE_S = 3.0
 """So long replies that are made may take to reach their clients after a shutdown."""
@@ -144,6 +147,7 @@ async def serve(
     config = hypercorn.Config()
     config.bind = [f"fd://{bound.detach()}"]
     config.backlog = BACKLOG
+    config.keep_alive_timeout = HEAD_S
     config.graceful_timeout = GONE_S
     config.include_server_header = False
     config.errorlog = logging.getLogger("slotfuzz.serve")
