@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 import stress
 from stress.load.account import exchanges
+from stress.load.figures import BESIDE_NOISE, QUIET
+from stress.load.mixes import asks
 from stress.transcript import Begun, Exchange
-from tests.stress.locusts import WAIT_S, Server, end_of, free_port, line_of, locust, serving, started
+from tests.stress.locusts import WAIT_S, Server, end_of, free_port, line_of, locust, planned, serving, started
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +40,16 @@ def heard(folder: Path) -> list[Exchange]:
 
 def test_a_run_writes_down_everything_and_its_figures_are_in_locusts_own(server: Server, tmp_path: Path) -> None:
     prefix = str(tmp_path / "csv")
-    words = ("-u", "6", "-r", "6", "-t", "4s", "--seed", "3", "--slo-ttft-ms", "60000", "--no-verify", "--csv", prefix)
+    words = ("-u", "6", "-r", "6", "-t", "4s", "--seed", "45", "--slo-ttft-ms", "60000", "--no-verify", "--csv", prefix)
+    first = next(asks(planned(users=6, seed="45"), 0))
+    assert (first.hang_up_tokens, first.request.max_new_tokens) == (1, 4), "so there is somebody who hangs up in mid-stream"
     run = locust(server.url, tmp_path, *words)
     assert run.code == 0, run.said
-    assert "seed 3, 6 users, 4 s, against " in run.said
+    assert "seed 45, 6 users, 4 s, against " in run.said
     found = heard(tmp_path)
-    assert {exchange.outcome for exchange in found} <= {"answered", "cancelled"}
+    assert {exchange.outcome for exchange in found} == {"answered", "cancelled"}
+    (left, *_) = (exchange for exchange in found if exchange.request == first.request)
+    assert (left.outcome, len(left.pieces), left.finish_reason) == ("cancelled", 1, None)
     for exchange in found:
         if exchange.outcome == "answered":
             assert exchange.usage is not None
@@ -62,6 +69,23 @@ def test_a_run_writes_down_everything_and_its_figures_are_in_locusts_own(server:
     told = json.loads((tmp_path / "run.json").read_bytes())
     assert told["model"] == "tiny"
     assert told["served"] == {"target": "slots", "model": "tiny", "faults": [], "settings": {"slots": 4, "queue_max": 256}}
+
+
+def test_who_hangs_up_is_cancelled_at_the_server(server: Server, tmp_path: Path) -> None:
+    before = cancelled(server)
+    words = ("-u", "4", "-r", "4", "-t", "3s", "--seed", "0", "--mix", "cancels", "--answer-tokens", "200", "--no-verify")
+    run = locust(server.url, tmp_path, *words)
+    assert run.code == 0, run.said
+    left = [exchange for exchange in heard(tmp_path) if exchange.outcome == "cancelled" and exchange.pieces]
+    assert left, "in mid-stream"
+    assert all(len(exchange.tokens) < 200 for exchange in left)
+    assert cancelled(server) > before, "the server had not answered them when they left"
+
+
+def cancelled(server: Server) -> float:
+    """How many requests the server has cancelled so far."""
+    with urlopen(f"{server.url}/metrics") as page:
+        return float(line_of(page.read().decode(), r'slotfuzz_requests_total\{outcome="cancelled"\} (\S+)')[1])
 
 
 def test_two_workers_write_a_transcript_each_and_the_master_counts_both(server: Server, tmp_path: Path) -> None:
@@ -149,12 +173,25 @@ def test_a_recorded_trace_is_played_as_it_was_recorded(server: Server, tmp_path:
     assert found[-1].sent_s - found[0].sent_s == pytest.approx(7 / 5, abs=0.5)
 
 
-def test_noisy_neighbours_are_noisy_every_other_period_and_a_drawn_seed_is_told(server: Server, tmp_path: Path) -> None:
-    words = ("-u", "9", "-r", "9", "-t", "8s", "--noise", "8", "--period", "2", "--no-verify")
-    run = locust(server.url, tmp_path, *words)
+def test_a_victim_waits_for_noisy_neighbours_and_its_figures_say_so(tmp_path: Path) -> None:
+    """One slot, so that a victim beside noise waits for two answers of 32 tokens, and in quiet for nobody."""
+    words = ("-u", "3", "-r", "3", "-t", "16s", "--noise", "2", "--period", "4", "--context", "64", "--no-verify")
+    with serving("--set", "slots=1") as server:
+        run = locust(server.url, tmp_path, *words)
     assert run.code == 0, run.said
-    assert {"noisy", "victim in quiet"} <= run.load["figures"]["users"].keys(), run.said
-    assert int(line_of(run.said, r"seed (\d+), 9 users, 8 s")[1]) == json.loads((tmp_path / "run.json").read_bytes())["seed"]
+    assert {"noisy", QUIET, BESIDE_NOISE} <= run.load["figures"]["users"].keys(), run.said
+    assert run.load["figures"]["noise"]["ttft_p50"] > 2, run.said
+    answers = {user: [each for each in heard(tmp_path) if each.user == user] for user in ("noisy", QUIET, BESIDE_NOISE)}
+    waits = {user: [passed(victim, answers["noisy"]) > 0 for victim in answers[user]] for user in (QUIET, BESIDE_NOISE)}
+    assert sum(waits[QUIET]) < len(waits[QUIET]) / 2
+    assert sum(waits[BESIDE_NOISE]) > len(waits[BESIDE_NOISE]) / 2, "it is the neighbours for whom it waits"
+    seed = json.loads((tmp_path / "run.json").read_bytes())["seed"]
+    assert f"seed {seed}, 3 users, 16 s" in run.said, "it was drawn, and is told"
+
+
+def passed(victim: Exchange, others: list[Exchange]) -> int:
+    """How many others were answered while a victim waited for its first token."""
+    return sum(victim.sent_s < other.ended_s < victim.pieces[0].at_s for other in others) if victim.pieces else 0
 
 
 def test_bad_use_is_one_sentence_and_nothing_is_asked(tmp_path: Path) -> None:
