@@ -26,12 +26,11 @@ def save_byte_model(name: str, dtype: str, folder: Path) -> None:
     model = find_model(name)
     network: Any = model.load(dtype, dtype, "cpu")
     ids = [token for token in range(network.config.vocab_size) if token not in model.special_ids]
-    alphabet = _alphabet()
-    if len(ids) < len(alphabet):
-        raise BadInput("--model", f"one with {len(alphabet)} ids or more for bytes", name)
+    if len(ids) < BYTES:
+        raise BadInput("--model", f"one with {BYTES} ids or more for bytes", name)
     network.generation_config.eos_token_id = network.config.eos_token_id = None
     network.save_pretrained(folder)
-    known = dict(zip(alphabet, ids, strict=False))
+    known = dict(zip(_alphabet(), ids, strict=False))
     rest = [token for token in range(network.config.vocab_size) if token not in known.values()]
     known |= {f"<|{token}|>": token for token in rest}
     tokenizer = Tokenizer(models.BPE(vocab=known, merges=[]))
