@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import sys
 import time
@@ -113,8 +114,8 @@ def test_a_master_and_a_worker_that_are_started_apart_are_one_run(server: Server
 
 
 def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp_path: Path) -> None:
-    words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "300s", "--no-verify")
-    longer = ("--answer-tokens", "100", "--mix", "lengths")
+    words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "300s")
+    longer = ("--answer-tokens", "100", "--mix", "lengths", "--verify", "--repros 0")
     with serving("--set", "slots=2") as server, started(server.url, *words, *longer) as process:
         _wait_for_an_answer(tmp_path)
         server.kill()
@@ -125,6 +126,12 @@ def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp
     assert account["lost"] == 4, "each of the four users had one in flight"
     assert {lost["error"].partition(":")[0] for lost in account["in_flight"]} == {"the connection broke"}
     assert account["unreached"] > 0
+    verdicts = json.loads((tmp_path / "verdicts.json").read_bytes())
+    assert (verdicts["verdict"], verdicts["wrong"], verdicts["lost"], verdicts["unjudged"]) == ("FAIL", 0, 4, 0)
+    assert verdicts["unreached"] == account["unreached"]
+    assert verdicts["judged"] == account["sent"] - account["lost"] - account["unreached"] > 0
+    assert [each["standing"] for each in verdicts["not_right"][:5]] == ["lost"] * 4 + ["unreached"]
+    assert len(re.findall(r"^  lost: visitor \S+, after \d+ pieces: the connection broke", run.said, re.MULTILINE)) == 4
 
 
 def test_a_chat_is_judged_by_what_the_endpoint_says_alone(server: Server, tmp_path: Path) -> None:
