@@ -87,9 +87,8 @@ def first_bad_s(folder: Path) -> float | None:
     bad = (Standing.WRONG, Standing.LOST)
     opinions = Ledger(folder / LEDGER, _by(folder)).opinions
     heard = {(each.source, each.number): decoded(each.raw).exchange for each in Following(folder).read()}
-    began_s = min((exchange.sent_s for exchange in heard.values()), default=time.monotonic())
     ends = [heard[name].ended_s for name, opinion in opinions.items() if opinion.standing in bad]
-    return round(min(ends) - began_s, 3) if ends else None
+    return round(min(ends) - min(exchange.sent_s for exchange in heard.values()), 3) if ends else None
 
 
 def _by(folder: Path) -> str:
