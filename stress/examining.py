@@ -23,30 +23,35 @@ from stress.transcript import Exchange
 
 SUSPECTS_S = 120.0
 """For so long suspects are decided by experiment, one after another; the others stay undecided."""
+BLAMELESS = (Standing.RIGHT, Standing.UNJUDGED, Standing.UNREACHED)
 VICTIMS_MAX = 3
 """So many wrong responses are looked for at an endpoint that is all there is."""
 
 
-def examined(asked: Verifying, following: Following, ledger: Ledger) -> Found:
-    """Experiments: suspects are decided, wrong and lost responses are made repros of, and the ledger is told."""
+def examine(asked: Verifying, following: Following, ledger: Ledger, found: Found) -> None:
+    """Experiments: suspects are decided, wrong and lost responses are made repros of, and the ledger is told.
+
+    Args:
+        found: Is told as things are found, so that what was found stands there even if no more may be.
+    """
     opinions = list(ledger.opinions.values())
-    if all(opinion.standing in (Standing.RIGHT, Standing.UNJUDGED) for opinion in opinions) and not following.open:
-        return Found()
+    if all(opinion.standing in BLAMELESS for opinion in opinions) and not following.open:
+        return
     heard = heard_by_name(following)
-    found = Found() if asked.foreign else _in_process(asked, heard, opinions, following)
+    if not asked.foreign:
+        _in_process(asked, heard, opinions, following, found)
     ledger.add(changed for opinion in opinions if (changed := _decided(opinion, found)) != opinion)
     if asked.url is not None:
         trio.run(_over_http, asked, heard, list(ledger.opinions.values()), found)
-    return found
 
 
 def _in_process(
-    asked: Verifying, heard: dict[tuple[str, int], Exchange], opinions: list[Opinion], following: Following
-) -> Found:
+    asked: Verifying, heard: dict[tuple[str, int], Exchange], opinions: list[Opinion], following: Following, found: Found
+) -> None:
     """Replays in this process, which takes a target of the kind that was served."""
     lives = None if asked.account is None else list(read_lives(asked.account))
-    reproducer = Reproducer(asked.spec, asked.factory, asked.settings, asked.folder, heard, lives)
-    return run_trio(_look_into, reproducer, opinions, following, asked.repros_max)
+    reproducer = Reproducer(asked.spec, asked.factory, asked.settings, asked.folder, heard, lives, found)
+    run_trio(_look_into, reproducer, opinions, following, asked.repros_max)
 
 
 async def _over_http(
@@ -70,7 +75,7 @@ async def _over_http(
             found.schedules += await store(over, victims, others, asked.folder, asked.repros_max)
 
 
-async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following: Following, repros_max: int) -> Found:
+async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following: Following, repros_max: int) -> None:
     """Suspects first: what they are decides what is wrong."""
     sent = {name: exchange.sent_s for name, exchange in reproducer.heard.items()}
     opinions = sorted(opinions, key=lambda opinion: sent[opinion.name])
@@ -83,7 +88,7 @@ async def _look_into(reproducer: Reproducer, opinions: list[Opinion], following:
     ]
     wrong = [each for each in opinions if _decided(each, reproducer.found).standing is Standing.WRONG]
     lost = [each for each in (*opinions, *silent) if each.standing is Standing.LOST]
-    return await reproducer.run([*wrong, *lost], repros_max)
+    await reproducer.run([*wrong, *lost], repros_max)
 
 
 def _decided(opinion: Opinion, found: Found) -> Opinion:

@@ -54,14 +54,14 @@ def verify_idle(asked: Idling) -> Verdicts:
     started = time.monotonic()
     following = Following(asked.folder)
     by = f"its own answers when idle, {asked.url}"
-    click.echo(f"judging {asked.folder} by {by}")
-    with until_signal() as over:
+    with until_signal(asked.follow) as over:
+        click.echo(f"judging {asked.folder} by {by}")
         if asked.follow:
             _wait(following, over, asked.quiet_s)
         heard = [(each.source, decoded(each.raw).exchange) for each in following.again()]
         list(following.read())
         with Ledger(asked.folder / "judged.jsonl", f"{by} {started}") as ledger:
-            trio.run(_judge_all, asked, heard, ledger)
+            trio.run(_judge_all, asked, heard, ledger, over)
             doubted = sum(_is_doubted(opinion) for opinion in ledger.opinions.values())
             return concluded(
                 asked.folder,
@@ -86,22 +86,22 @@ def _wait(following: Following, over: Over, quiet_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-async def _judge_all(asked: Idling, heard: list[tuple[str, Exchange]], ledger: Ledger) -> None:
-    """Asks every request again, then judges; a suspect gets its experiment at once."""
+async def _judge_all(asked: Idling, heard: list[tuple[str, Exchange]], ledger: Ledger, over: Over) -> None:
+    """Asks every request again, then judges; a suspect gets its experiment at once. Told to stop, it asks nothing more."""
     answers = Answers(asked.answers)
     async with endpoint(asked.url, asked.api_key, asked.dialect) as served:
-        await answers.ask(served, [each.request for _, each in heard if each.pieces and each.prompt_text is None])
+        await answers.ask(served, [each.question for _, each in heard if each.pieces], lambda: over.judging)
         for source, exchange in heard:
-            known = answers.of(exchange.request)
+            known = answers.of(exchange.question)
             opinion = judge(source, exchange, known)
-            if opinion.standing is Standing.SUSPECT:
+            if opinion.standing is Standing.SUSPECT and not over.judging:
                 opinion = await _decided(served, opinion, exchange, answers)
             ledger.add([opinion])
 
 
 async def _decided(served: Endpoint, opinion: Opinion, exchange: Exchange, answers: Answers) -> Opinion:
     """A suspect after the experiment."""
-    rounding = await is_rounding(served, exchange, answers.of(exchange.request)[0])
+    rounding = await is_rounding(served, exchange, answers.of(exchange.question)[0])
     standing = Standing.RIGHT if rounding else Standing.WRONG
     why = (
         "beside copies of itself it departs as well: rounding" if rounding else "beside copies of itself it does not depart"

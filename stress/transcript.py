@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from targets.protocol.schedule import Request, TokenId
 
-Outcome = Literal["answered", "cancelled", "refused", "failed", "cut"]
+Outcome = Literal["answered", "cancelled", "refused", "failed", "cut", "unreached"]
 
 
 class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -25,13 +25,13 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
         at_s: When it was heard.
         text: What it adds to the answer's text.
         tokens: The ids it adds, where the endpoint tells ids.
-        logprobs: The log-probability of each of these ids, where it tells them.
+        logprobs: The log-probability of each of these ids, where it tells them; None where that is no number.
     """
 
     at_s: float
     text: str = ""
     tokens: tuple[TokenId, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -39,6 +39,19 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt: int
     completion: int
+
+
+class Question(NamedTuple):
+    """What was asked, in the words in which it can be asked again.
+
+    Attributes:
+        text: Stands for the prompt's ids, where there is one.
+        chat: Whether the text is the only message of a chat.
+    """
+
+    request: Request
+    text: str | None = None
+    chat: bool = False
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,7 +64,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         sent_s: When it was sent.
         ended_s: When nothing more was to be heard.
         outcome: `answered` in full; `cancelled` by the client, who hung up; `refused` with a status of 4xx or 503; `failed`
-            with another status, an error in the stream, or no connection; `cut`, where a stream ended without saying so.
+            with another status or an error in the stream; `cut`, where a stream ended without saying so; `unreached`, where
+            there was no connection to send it by.
         status: Of HTTP; 0 where none was heard.
         pieces: What was heard, in order.
         finish_reason: As the endpoint says it.
@@ -61,8 +75,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cached: How many of its tokens were cached, where the endpoint says so.
         error: The endpoint's own words.
         streamed: Whether the answer was asked for in pieces.
-        prompt_text: What was sent in place of ids, as in a chat (its only message). Then `request.prompt` has its bytes,
-            which are the ids where the model has no tokenizer of its own and there is no template.
+        prompt_text: What was sent in place of ids. Then `request.prompt` has its bytes, which are the ids where the model
+            has no tokenizer of its own and there is no template.
+        chat: Whether that was the only message of a chat.
     """
 
     number: int
@@ -81,6 +96,12 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     streamed: bool = True
     prompt_text: str | None = None
+    chat: bool = False
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return Question(self.request, self.prompt_text, self.chat)
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fuzz.commandline import Number, bad, read_settings
+from fuzz.commandline import Number, bad
 from stress.command import read_key
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--target", default="slots", show_default=True, help="What was served: a target's name, or package.module:factory."
+    "--target", help="What was served, by name, or package.module:factory.  [default: what it said of itself, else slots]"
 )
-@click.option("--model", help="The reference: as for `slotfuzz serve`.  [default: tiny]")
-@click.option("--fault", "faults", multiple=True, help="The bugs that were planted in what was served; may be repeated.")
-@click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="A knob of what was served.")
+@click.option("--model", help="The reference, as for `slotfuzz serve`.  [default: as --target]")
+@click.option("--fault", "faults", multiple=True, help="A bug planted in it; may be repeated.  [default: as --target]")
+@click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="A knob of it.  [default: as --target]")
 @click.option("--dtype", help="Of what was served: float64 (default), float32, bfloat16 or float16.")
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--foreign", is_flag=True, help="Something else than `slotfuzz serve` was asked.")
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Asked again for what is wrong; without --model, the judge.",
 )
 @click.option("--idle", "answers", type=click.Path(path_type=Path), help="The file of these.  [default: FOLDER/idle.jsonl]")
-@click.option("--dialect", help="The fields it is asked with: slotfuzz, vllm or openai.  [default: as it calls itself]")
+@click.option("--dialect", help="The fields it is asked with: slotfuzz, vllm or openai.  [default: as in the load]")
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="A file with the key to send it.")
 @click.option("--workers", type=Number(int, 0, 64), default=1, show_default=True, help="Judge processes; 0: in this one.")
 @click.option("--follow", is_flag=True, help="Judge while the load runs; SIGINT or SIGTERM says that it is over.")
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 def verify(
     folder: Path,
-    target: str,
+    target: str | None,
     model: str | None,
     faults: tuple[str, ...],
     sets: tuple[str, ...],
@@ -80,24 +80,26 @@ def verify(
         return _by_itself(folder, url, answers, dialect, api_key_file, follow, quiet_seconds)
     try:
         from stress.judging.asked import Verifying
+        from stress.judging.loaded import Named, read_loaded, settings_of, spec_of
         from stress.verifying import verify as verify_folder
     except ImportError as error:
         raise bad("slotfuzz verify", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
     import torch
 
     from fuzz.report import EXIT_CODES
-    from targets.registry import TargetSpec, build, default_model
+    from targets.registry import build
 
     torch.set_num_threads(1)
-    spec = TargetSpec(target, default_model(faults) if model is None else model, faults)
+    loaded, user = read_loaded(folder), Named(target, model, faults)
+    spec = spec_of(user, loaded.served)
     factory = build(spec)
-    settings = read_settings(factory.knobs, sets, {"dtype": dtype, "device": device})
+    settings = settings_of(user, loaded.served, factory, sets, {"dtype": dtype, "device": device})
     if account is None and (folder / "account.jsonl").is_file():
         account = folder / "account.jsonl"
     asked = Verifying(
         folder=folder,
         url=url,
-        dialect=known_dialect(dialect),
+        dialect=known_dialect(dialect) or loaded.dialect,
         api_key=None if api_key_file is None else read_key(api_key_file),
         spec=spec,
         factory=factory,
@@ -124,6 +126,7 @@ def _by_itself(
     """Judges by the endpoint's own answers."""
     try:
         from stress.idling import Idling, verify_idle
+        from stress.judging.loaded import read_loaded
     except ImportError as error:
         raise bad("slotfuzz verify", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
     from fuzz.report import EXIT_CODES
@@ -133,7 +136,7 @@ def _by_itself(
         url=url,
         answers=answers or folder / "idle.jsonl",
         api_key=None if api_key_file is None else read_key(api_key_file),
-        dialect=known_dialect(dialect),
+        dialect=known_dialect(dialect) or read_loaded(folder).dialect,
         follow=follow,
         quiet_s=quiet_s,
     )

@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from fuzz.repro import write_atomically
-from stress.examining import examined
+from stress.examining import examine
 from stress.judging.asked import Verifying
 from stress.judging.following import Following, Response
 from stress.judging.ledger import Ledger
@@ -44,13 +44,15 @@ def verify(asked: Verifying) -> Verdicts:
     if asked.account is not None and not asked.account.is_file():
         raise BadInput("--record", "a file that can be read", asked.account)
     following = Following(asked.folder)
-    click.echo(f"judging {asked.folder} by {by}")
     with Ledger(asked.folder / "judged.jsonl", by) as ledger:
         following.done = frozenset(ledger.opinions)
-        with until_signal() as over:
+        with until_signal(asked.follow) as over:
+            click.echo(f"judging {asked.folder} by {by}")
             left = _judge_all(asked, following, ledger, over)
         suspects = sum(opinion.standing is Standing.SUSPECT for opinion in ledger.opinions.values())
-        found = Found() if left or not asked.repros_max else examined(asked, following, ledger)
+        found = Found()
+        if asked.repros_max and not left:
+            _examine(asked, following, ledger, found)
         verdicts = summed(
             [*ledger.opinions.values(), *left],
             in_flight=len(following.open),
@@ -64,6 +66,18 @@ def verify(asked: Verifying) -> Verdicts:
             not_reproduced=found.said,
         )
     return concluded(asked.folder, verdicts)
+
+
+def _examine(asked: Verifying, following: Following, ledger: Ledger, found: Found) -> None:
+    """Lets experiments say more of what is not right, until a signal says that they should not."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        examine(asked, following, ledger, found)
+    except* KeyboardInterrupt:
+        found.said.append("the experiments were told to stop")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def concluded(folder: Path, verdicts: Verdicts) -> Verdicts:
@@ -98,7 +112,7 @@ def _judge_all(asked: Verifying, following: Following, ledger: Ledger, over: Ove
                     panel.hand_in(bundle)
             else:
                 time.sleep(LOOK_S)
-            if over.twice:
+            if over.judging:
                 left = [*panel.left(), *(response for bundle in _bundles(following) for response in bundle)]
                 return [unjudged(response, "the judging was told to stop") for response in left]
     finally:
@@ -123,10 +137,14 @@ def _bundles(following: Following) -> Iterator[list[Response]]:
 
 
 class Over:
-    """Whether a signal has come: the first says that the load is over, the second that the judging is."""
+    """Whether a signal has come: the first says that the load is over, the next one that the judging is.
 
-    def __init__(self) -> None:
-        self.count = 0
+    Args:
+        loaded: Whether there is a load that may be over; else the first says that the judging is.
+    """
+
+    def __init__(self, loaded: bool) -> None:
+        self.count = 0 if loaded else 1
 
     def tell(self, number: int, frame: FrameType | None) -> None:
         """A signal came."""
@@ -134,19 +152,19 @@ class Over:
 
     @property
     def told(self) -> bool:
-        """At least once."""
+        """Whether the load is over."""
         return self.count > 0
 
     @property
-    def twice(self) -> bool:
-        """At least twice."""
+    def judging(self) -> bool:
+        """Whether the judging is over too."""
         return self.count > 1
 
 
 @contextmanager
-def until_signal() -> Iterator[Over]:
-    """Counts SIGINT and SIGTERM while it is entered."""
-    over = Over()
+def until_signal(loaded: bool) -> Iterator[Over]:
+    """Counts SIGINT and SIGTERM while it is entered, as `Over` does."""
+    over = Over(loaded)
     before = {number: signal.signal(number, over.tell) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield over

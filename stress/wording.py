@@ -13,6 +13,7 @@ from targets.protocol.schedule import GREEDY, Request
 Dialect = Literal["slotfuzz", "vllm", "openai"]
 """Which fields an endpoint knows: all of ours, those of them that are vLLM's, or OpenAI's only."""
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 LOGPROBS_MAX = 5
 """A completion is told of so many tokens at most."""
 

@@ -130,6 +130,11 @@ def tiny_names() -> tuple[str, ...]:
     return tuple(TINY)
 
 
+def named(name: str) -> bool:
+    """Whether a model is one that slotfuzz knows by name, and no file."""
+    return name in TINY or name in LARGER or name == "gemma3-270m"
+
+
 def find_model(name: str) -> Model:
     """A model by name, folder or GGUF file.
 

@@ -54,7 +54,7 @@ def bench_http(
     )
     costs = measure(bench)
     click.echo(format_costs(costs))
-    _write(json_path, costs)
+    write(json_path, costs)
 
 
 @click.command("siege", context_settings={"ignore_unknown_options": True})
@@ -70,11 +70,12 @@ def bench_siege(scale: float, seed: int, json_path: Path | None, only: tuple[str
     check_file(json_path)
     siege = lay_siege(words, scale, seed, only)
     click.echo(format_siege(siege))
-    _write(json_path, siege)
+    write(json_path, siege)
     return 0 if siege.repelled else 1
 
 
-def _write(path: Path | None, figures: msgspec.Struct) -> None:
+def write(path: Path | None, figures: msgspec.Struct) -> None:
+    """Writes figures as JSON, if they are wanted."""
     from fuzz.repro import write_atomically
 
     if path is not None:

@@ -6,8 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psutil
 import trio
@@ -64,17 +65,18 @@ def serving(*words: str) -> Iterator[Served]:
         BadInput: where it can't, in the server's own words.
     """
     command = [sys.executable, "-m", "fuzz", "serve", "--port", "0", "--grace-seconds", "1", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
+    with ExitStack() as undo:
+        said = undo.enter_context(tempfile.TemporaryFile("w+"))  # a pipe that nobody reads would fill and hold the server up
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+        undo.callback(process.communicate)
+        undo.callback(process.kill)
         assert process.stdout is not None
         process.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
         if match is None:
-            said = process.communicate(timeout=END_S)[1]
-            raise BadInput("the server's options", "such that it serves", " ".join(words), " ".join(said.split()))
+            process.wait(timeout=END_S)
+            said.seek(0)
+            raise BadInput("the server's options", "such that it serves", " ".join(words), " ".join(said.read().split()))
         yield Served(int(match[1]), process)
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=END_S)
-    finally:
-        process.kill()
-        process.communicate()

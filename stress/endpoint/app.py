@@ -26,6 +26,7 @@ from stress.endpoint.orders import End, Order, Outcome
 from stress.endpoint.reception import Reception
 from stress.endpoint.replies import Chats, Completions, Form, Letter, Usage, whereabouts
 from stress.endpoint.tokens import Tokenizer
+from stress.offer import Offer
 
 OPEN_PATHS = ("/health",)
 """What may be asked without the key."""
@@ -49,13 +50,15 @@ class Service:
 
     Attributes:
         name: What clients call the model.
+        offer: What it says of the target; None for nothing.
     """
 
-    def __init__(self, driver: Driver, tokenizer: Tokenizer, name: str, bounds: Bounds) -> None:
+    def __init__(self, driver: Driver, tokenizer: Tokenizer, name: str, bounds: Bounds, offer: Offer | None = None) -> None:
         self.driver = driver
         self.tokenizer = tokenizer
         self.name = name
         self.bounds = bounds
+        self.offer = offer
         self.asker = Asker(driver.factory, driver.settings, tokenizer, name)
         self.began = int(time.time())
         self.run = secrets.token_hex(4)
@@ -112,13 +115,14 @@ class Service:
 
     def card(self) -> dict[str, object]:
         """What is told of the model."""
-        return {
+        card: dict[str, object] = {
             "id": self.name,
             "object": "model",
             "created": self.began,
             "owned_by": "slotfuzz",
             "max_model_len": self.asker.context_tokens_max,
         }
+        return card if self.offer is None else card | {"slotfuzz": self.offer}
 
     # Orders
 

@@ -10,6 +10,8 @@ and is itself at work on behalf of the handler.
 
 from __future__ import annotations
 
+import contextlib
+
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -84,7 +86,14 @@ class _Visit:
         return {"type": "http.request", "body": bytes(self._body), "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Hands a message on."""
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._answered = True
-        await self._send(message)
+        """Hands a message on.
+
+        A client that has read its whole reply may hang up before the server has said that this was all: then the connection
+        is being closed already, and the last message goes nowhere.
+        """
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await self._send(message)
+            return
+        self._answered = True
+        with contextlib.suppress(trio.BusyResourceError):
+            await self._send(message)

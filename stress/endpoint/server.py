@@ -22,11 +22,15 @@ from starlette.types import ASGIApp
 from stress.endpoint.app import Bounds, Service
 from stress.endpoint.driver import Driver
 from stress.endpoint.tokens import tokenizer_of
+from stress.offer import Offer
 from targets.protocol import Audit, BadInput, Factory, Setting
 from targets.registry import TargetSpec
 
 UNREAD_S = 30
 """A client that takes nothing in for so long is cut off."""
+HEAD_S = 60
+"""So long a connection may take to send the whole head of a request, its first one and any other: slow heads are served.
+Hypercorn hangs up on slower ones without a word, as it has nobody to ask for a reply before there is a head."""
 BACKLOG = 1024
 GONE_S = 3.0
 """So long replies that are made may take to reach their clients after a shutdown."""
@@ -68,7 +72,8 @@ def serve_forever(serving: Serving) -> int:
         settings.setdefault("queue_max", serving.queue_max)
     tokenizer = tokenizer_of(serving.factory, "" if own else serving.spec.model)
     driver = Driver(serving.factory, settings, serving.queue_max)
-    service = Service(driver, tokenizer, name, serving.bounds)
+    offer = Offer(serving.spec.target, serving.spec.model, serving.spec.faults, settings)
+    service = Service(driver, tokenizer, name, serving.bounds, offer)
     bound = listen(serving.host, serving.port)
     click.echo(f"serving {name} on {serving.spec.target}{_planted(serving.spec)}")
     click.echo(f"listening on {url_of(bound)}/v1")
@@ -142,6 +147,7 @@ async def serve(
     config = hypercorn.Config()
     config.bind = [f"fd://{bound.detach()}"]
     config.backlog = BACKLOG
+    config.keep_alive_timeout = HEAD_S
     config.graceful_timeout = GONE_S
     config.include_server_header = False
     config.errorlog = logging.getLogger("slotfuzz.serve")

@@ -10,5 +10,6 @@
 
     following ──> panel ──> (streams, network) ──> ledger ──> verdicts
 
-Imports `oracle`, `targets`, `fuzz` and `stress.transcript`; nothing of the endpoint but its tokenizer.
+Imports `oracle`, `targets`, `fuzz`, and what loading and judging share: `stress.transcript`, `stress.wording` and
+`stress.chunks`; nothing of the endpoint but its tokenizer.
 """

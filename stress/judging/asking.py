@@ -1,6 +1,6 @@
 """Asking: one request of an OpenAI-compatible endpoint, and everything that is heard of it, as an `Exchange`.
 
-Prompts go as token ids, answers come in pieces.
+Prompts go as token ids unless they were text, answers come in pieces.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import httpx2
 import msgspec
 import trio
 
-from stress.transcript import Exchange, Piece, Usage
-from stress.wording import Dialect, body_of
+from stress.chunks import Choice, error_of, piece_of, read_chunk, usage_of
+from stress.transcript import Exchange, Piece, Question, Usage
+from stress.wording import PATHS, Dialect, body_of
 from targets.protocol import BadInput, Request
 
 CONNECT_S = 10.0
@@ -39,7 +40,7 @@ class Endpoint:
 
     async def ask(
         self,
-        request: Request,
+        question: Request | Question,
         number: int = 0,
         user: str = "asked",
         hear: Callable[[int], None] = lambda _: None,
@@ -53,10 +54,12 @@ class Endpoint:
             sent: Is told when the whole request is on its way.
         """
         hearing = Hearing(hear, sent)
+        request, text, chat = question if isinstance(question, Question) else Question(question)
+        path = PATHS["chat" if chat else "completions"].removeprefix("/v1")
         sent_s = time.monotonic()
         scope = gone or trio.CancelScope()
         with scope:
-            await self._ask(body_of(request, self.model, self.dialect), hearing)
+            await self._ask(path, body_of(request, self.model, self.dialect, chat=chat, text=text), hearing)
         outcome: Any = "cancelled" if scope.cancelled_caught else hearing.outcome
         return Exchange(
             number=number,
@@ -73,12 +76,14 @@ class Endpoint:
             slots=hearing.slots,
             cached=hearing.cached,
             error=hearing.error,
+            prompt_text=text,
+            chat=chat,
         )
 
-    async def _ask(self, body: dict[str, Any], hearing: Hearing) -> None:
+    async def _ask(self, path: str, body: dict[str, Any], hearing: Hearing) -> None:
         try:
             about = {"trace": hearing.trace}
-            async with self.client.stream("POST", "/completions", json=body, extensions=about) as response:
+            async with self.client.stream("POST", path, json=body, extensions=about) as response:
                 hearing.status = response.status_code
                 if response.status_code != 200:
                     said = (await response.aread()).decode(errors="replace")
@@ -87,6 +92,8 @@ class Endpoint:
                 async for line in response.aiter_lines():
                     if line.startswith("data: "):
                         hearing.take(line.removeprefix("data: "))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            hearing.error, hearing.outcome = f"{type(error).__name__}: {error}", "unreached"
         except httpx2.HTTPError as error:
             hearing.error = hearing.error or f"{type(error).__name__}: {error}"
 
@@ -124,27 +131,28 @@ class Hearing:
         if data == "[DONE]":
             self.outcome = "answered" if not self.error else self.outcome
             return
-        message = msgspec.json.decode(data)
-        if "error" in message:
-            self.error, self.outcome = str(message["error"])[:500], "failed"
+        try:
+            chunk = read_chunk(data.encode())
+        except msgspec.DecodeError as error:
+            self.error, self.outcome = f"an event is no answer: {error}", "failed"
             return
-        for choice in message.get("choices", ()):
+        if chunk.error is not None:
+            self.error, self.outcome = error_of(data.encode()), "failed"
+            return
+        for choice in chunk.choices:
             self._take_choice(choice)
-        usage = message.get("usage")
-        if usage:
-            self.usage = Usage(usage["prompt_tokens"], usage["completion_tokens"])
+        if chunk.usage is not None:
+            self.usage = usage_of(chunk.usage)
 
-    def _take_choice(self, choice: dict[str, Any]) -> None:
-        tokens = tuple(choice.get("token_ids") or ())
-        told = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-        logprobs = tuple(float("nan") if each is None else float(each) for each in told)
-        if tokens or choice.get("text") or logprobs:
-            self.pieces.append(Piece(at_s=time.monotonic(), text=choice.get("text") or "", tokens=tokens, logprobs=logprobs))
-        self.tokens += len(tokens)
-        self.finish = choice.get("finish_reason") or self.finish
-        about = choice.get("slotfuzz")
-        if about:
-            self.submission, self.slots, self.cached = about["submission"], tuple(about["slots"]), about["cached"]
+    def _take_choice(self, choice: Choice) -> None:
+        piece = piece_of(choice, time.monotonic())
+        if piece is not None:
+            self.pieces.append(piece)
+            self.tokens += len(piece.tokens)
+        self.finish = choice.finish_reason or self.finish
+        about = choice.slotfuzz
+        if about is not None:
+            self.submission, self.slots, self.cached = about.submission, about.slots, about.cached
         self.hear(self.tokens)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,8 @@ import trio
 from stress.judging.asking import Endpoint
 from stress.judging.opinion import Complaint, Opinion, Standing
 from stress.judging.streams import complaints
-from stress.transcript import Exchange
-from targets.protocol import Request
+from stress.transcript import Exchange, Question
+from targets.protocol import Kind
 
 COPIES = (2, 4, 8)
 ENOUGH = 2
@@ -34,12 +34,14 @@ class Answer(msgspec.Struct, frozen=True):
 
     Attributes:
         key: Of the request.
+        prompt_tokens: As the endpoint counts them; None where it does not.
     """
 
     key: str
     tokens: tuple[int, ...]
     text: str
     finish_reason: str | None
+    prompt_tokens: int | None = None
 
 
 class Answers:
@@ -55,20 +57,26 @@ class Answers:
                     self._take(msgspec.json.decode(raw, type=Answer))
         self._before = frozenset(self.known)
 
-    def of(self, request: Request) -> list[Answer]:
+    def of(self, question: Question) -> list[Answer]:
         """All answers to a request."""
-        return self.known.get(key_of(request), [])
+        return self.known.get(key_of(question), [])
 
-    async def ask(self, endpoint: Endpoint, requests: Iterable[Request]) -> None:
-        """Asks each request alone: all of them, and once more, in the opposite order, those that nobody asked before."""
-        order = {key_of(request): request for request in requests}
+    async def ask(self, endpoint: Endpoint, questions: Iterable[Question], over: Callable[[], bool] = bool) -> None:
+        """Asks each request alone: all of them, and once more, in the opposite order, those that nobody asked before.
+
+        Args:
+            over: Whether nothing more shall be asked.
+        """
+        order = {key_of(question): question for question in questions}
         for wanted, names in ((1, list(order)), (ENOUGH, list(reversed(order)))):
             for name in names:
+                if over():
+                    return
                 if self._asked[name] < wanted - (name in self._before):
                     heard = await endpoint.ask(order[name])
                     self._asked[name] += 1
                     if heard.outcome == "answered":
-                        self.add(Answer(name, heard.tokens, heard.text, heard.finish_reason))
+                        self.add(answer_of(name, heard))
 
     def add(self, answer: Answer) -> None:
         """Keeps an answer."""
@@ -80,9 +88,16 @@ class Answers:
         self.known.setdefault(answer.key, []).append(answer)
 
 
-def key_of(request: Request) -> str:
+def key_of(question: Question) -> str:
     """A request's name: equal for equal requests."""
-    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()[:24]
+    said: object = question.request if question.text is None else question
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()[:24]
+
+
+def answer_of(key: str, heard: Exchange) -> Answer:
+    """What was heard of a request that was alone."""
+    counted = None if heard.usage is None else heard.usage.prompt
+    return Answer(key, heard.tokens, heard.text, heard.finish_reason, counted)
 
 
 def judge(source: str, exchange: Exchange, answers: Sequence[Answer]) -> Opinion:
@@ -91,15 +106,17 @@ def judge(source: str, exchange: Exchange, answers: Sequence[Answer]) -> Opinion
     why = ""
     departure = None
     if exchange.pieces:
-        if exchange.prompt_text is not None:
-            why = "its prompt was text, which nobody asks again"
-        elif len(answers) < ENOUGH:
+        if len(answers) < ENOUGH:
             why = "it is not answered when it is asked alone"
         elif any((each.tokens, each.text) != (answers[0].tokens, answers[0].text) for each in answers):
             why = "the endpoint does not repeat itself when it is idle"
         else:
             departure = departs(exchange, answers[0])
-    standing = Standing.LOST if exchange.outcome in ("cut", "failed") else Standing.RIGHT
+    standing = {
+        "cut": Standing.LOST,
+        "failed": Standing.LOST,
+        "unreached": Standing.UNREACHED,
+    }.get(exchange.outcome, Standing.RIGHT)
     if found:
         standing = Standing.WRONG
     elif departure is not None:
@@ -134,6 +151,10 @@ def departs(exchange: Exchange, answer: Answer) -> Complaint | None:
     if whole and exchange.finish_reason != answer.finish_reason:
         what = f"it ends with the reason {exchange.finish_reason!r}, and {answer.finish_reason!r} when nobody else asks"
         return Complaint(what=what)
+    counted = None if exchange.usage is None else exchange.usage.prompt
+    if None not in (counted, answer.prompt_tokens) and counted != answer.prompt_tokens:
+        what = f"its usage says {counted} prompt tokens, and {answer.prompt_tokens} when nobody else asks"
+        return Complaint(kind=Kind.BOOKKEEPING, what=what)
     return None
 
 
@@ -146,7 +167,7 @@ async def is_rounding(endpoint: Endpoint, exchange: Exchange, answer: Answer) ->
         heard: list[Exchange] = []
 
         async def ask(into: list[Exchange] = heard) -> None:
-            into.append(await endpoint.ask(exchange.request))
+            into.append(await endpoint.ask(exchange.question))
 
         async with trio.open_nursery() as nursery:
             for _ in range(copies):

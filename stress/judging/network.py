@@ -17,7 +17,7 @@ from oracle.reference import Reference
 from oracle.sampling import is_judged
 from stress.endpoint.tokens import Tokenizer
 from stress.judging.opinion import Complaint, Opinion, Standing
-from stress.judging.prompts import readings
+from stress.judging.prompts import in_ids
 from stress.judging.streams import complaints
 from stress.transcript import Exchange
 from targets.protocol import Control, Kind, Request
@@ -54,12 +54,12 @@ class NetworkJudge:
         self.tokenizer = tokenizer
 
     def judge(self, source: str, exchange: Exchange) -> Opinion:
-        """What is found of one response; of several ways to read its prompt, the one under which least is wrong."""
-        opinions = [self._judge(source, reading) for reading in readings(exchange, self.tokenizer)]
-        if not opinions:
-            why = "its prompt was text, and no reading of it has as many tokens as the endpoint says"
+        """What is found of one response."""
+        read = in_ids(exchange, self.tokenizer)
+        if read is None:
+            why = "its prompt was text, which does not have as many tokens here as the endpoint says"
             return self._opinion(source, exchange, [], why)
-        return min(opinions, key=lambda opinion: list(Standing).index(opinion.standing) if opinion.complaints else -1)
+        return self._judge(source, read)
 
     def _judge(self, source: str, exchange: Exchange) -> Opinion:
         found = list(complaints(exchange, self.tokenizer, self.context_tokens_max))
@@ -77,6 +77,8 @@ class NetworkJudge:
             standing = Standing.UNJUDGED
         elif exchange.outcome in ("cut", "failed"):
             standing = Standing.LOST
+        elif exchange.outcome == "unreached":
+            standing = Standing.UNREACHED
         if found:
             certain = self.reference.exact or any(complaint.kind is not None for complaint in found)
             standing = Standing.WRONG if certain else Standing.SUSPECT
@@ -129,7 +131,8 @@ class NetworkJudge:
 
     def _told(self, exchange: Exchange) -> Complaint | None:
         """The first log-probability that departs: those of the first tokens, as far as they are told."""
-        told = [logprob for piece in exchange.pieces for logprob in piece.logprobs][: len(exchange.tokens)]
+        heard = [logprob for piece in exchange.pieces for logprob in piece.logprobs][: len(exchange.tokens)]
+        told = [math.nan if logprob is None else logprob for logprob in heard]
         if not told:
             return None
         tokens = exchange.tokens[: len(told)]

@@ -19,6 +19,8 @@ class Standing(enum.StrEnum):
     LOST = "lost"
     """Nothing was heard of it, or not all of it, and nobody said why. What was heard is right."""
     UNJUDGED = "unjudged"
+    UNREACHED = "unreached"
+    """It never got to the endpoint, which is to blame for nothing."""
 
 
 class Complaint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

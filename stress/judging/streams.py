@@ -96,11 +96,11 @@ def _end(exchange: Exchange, context_tokens_max: int | None) -> Iterator[Complai
 
 
 def _usage(exchange: Exchange) -> Iterator[Complaint]:
-    """Counts against what was asked and heard."""
+    """Counts against what was asked and heard. How many tokens a text has is not known here."""
     usage = exchange.usage
     if usage is None:
         return
-    if usage.prompt != len(exchange.request.prompt):
+    if exchange.prompt_text is None and usage.prompt != len(exchange.request.prompt):
         what = f"its usage says {usage.prompt} prompt tokens of {len(exchange.request.prompt)}"
         yield Complaint(kind=Kind.BOOKKEEPING, what=what)
     if exchange.tokens and usage.completion != len(exchange.tokens):

@@ -60,11 +60,12 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: PASS, UNKNOWN or FAIL.
-        responses: Requests that were sent. Each is judged, lost or unjudged.
+        responses: Requests that were to be sent. Each is judged, lost, unjudged or unreached.
         judged: What was heard of it was held against what it should be, all of it.
         wrong: Of those that were judged.
         lost: Nothing was heard of it, or it broke off.
         unjudged: Nobody can say, or only an experiment that was not possible.
+        unreached: It found no connection, so that there is nothing to judge. Where nothing else was asked nothing passes.
         suspects, refuted: Beyond rounding; and how many of those an experiment cleared.
         in_flight: Those of the lost of which nothing at all was heard.
         tokens, tokens_judged: Heard, and held against what they should be.
@@ -81,6 +82,7 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     wrong: int
     lost: int
     unjudged: int
+    unreached: int
     suspects: int
     refuted: int
     in_flight: int
@@ -127,7 +129,8 @@ def summed(
     kinds = Counter(kind_of(opinion) for opinion in every if opinion.standing is Standing.WRONG)
     wrong, lost = standing[Standing.WRONG], standing[Standing.LOST] + in_flight
     unjudged = standing[Standing.UNJUDGED] + standing[Standing.SUSPECT] + len(bad_lines)
-    verdict = Verdict.FAIL if wrong or lost else Verdict.UNKNOWN if unjudged else Verdict.PASS
+    judged = standing[Standing.RIGHT] + wrong
+    verdict = Verdict.FAIL if wrong or lost else Verdict.UNKNOWN if unjudged or not judged else Verdict.PASS
     order = list(Standing)
     shown = sorted(
         (each for each in every if each.standing is not Standing.RIGHT), key=lambda each: order.index(each.standing)
@@ -135,10 +138,11 @@ def summed(
     return Verdicts(
         verdict=verdict.name,
         responses=len(every) + in_flight + len(bad_lines),
-        judged=standing[Standing.RIGHT] + wrong,
+        judged=judged,
         wrong=wrong,
         lost=lost,
         unjudged=unjudged,
+        unreached=standing[Standing.UNREACHED],
         suspects=suspects,
         refuted=refuted,
         in_flight=in_flight,
@@ -170,6 +174,8 @@ def format_verdicts(verdicts: Verdicts) -> str:
     ]
     if verdicts.suspects:
         lines.append(f"suspects: {verdicts.suspects}, of which {verdicts.refuted} were rounding")
+    if verdicts.unreached:
+        lines.append(f"unreached: {verdicts.unreached} requests, which found no connection")
     if verdicts.in_flight:
         lines.append(f"in flight: {verdicts.in_flight} requests, of which nothing was heard")
     if verdicts.kinds:

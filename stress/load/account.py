@@ -1,7 +1,7 @@
 """The account: what became of each request of a run, read from all of its transcripts.
 
 Lost is what was sent and neither heard to its end, nor given up by its client, nor refused: a connection that broke, a
-stream that ended without saying so, silence, or a process of ours that ended first.
+stream that ended without saying so, silence, or a process of ours that ended first. What found no connection was never sent.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """How many requests there were.
 
     Attributes:
-        sent: All that were begun.
+        sent: All that were begun, the unreached included.
         unheard: Those of which no end was written down.
-        never_sent: Failed ones that found no connection.
+        unreached: Those that found no connection.
         lost: How many are lost; `in_flight` has the first of them.
     """
 
@@ -54,7 +54,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     cut: int
     unheard: int
-    never_sent: int
+    unreached: int
     lost: int
     in_flight: tuple[Lost, ...]
 
@@ -80,13 +80,11 @@ class Accountant:
 
     def __init__(self) -> None:
         self.outcomes = Counter[str]()
-        self.never_sent = 0
         self.lost: list[Lost] = []
 
     def add(self, process: str, exchange: Exchange) -> None:
         """Counts one."""
         self.outcomes[exchange.outcome] += 1
-        self.never_sent += exchange.outcome == "failed" and not exchange.status
         if exchange.outcome == "cut":
             self.lost.append(
                 Lost(
@@ -116,7 +114,7 @@ class Accountant:
             failed=self.outcomes["failed"],
             cut=self.outcomes["cut"],
             unheard=len(unheard),
-            never_sent=self.never_sent,
+            unreached=self.outcomes["unreached"],
             lost=len(lost),
             in_flight=tuple(lost[:LISTED_MAX]),
         )

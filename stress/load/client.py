@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import gevent
 import msgspec
 from geventhttpclient import HTTPClient
 from geventhttpclient.response import HTTPParseError, HTTPSocketPoolResponse
 
-from stress.load.chunks import error_of, read_chunk
+from stress.chunks import error_of, read_chunk
 from stress.load.hearing import Hearing
 
 CONNECT_S = 10.0
@@ -74,24 +72,21 @@ class Client:
         except HungUpError:
             hearing.end("cancelled", "hung up")
         except TimeoutError as error:
-            hearing.end("cut" if hearing.connected else "failed", f"nothing was heard for {self.silence_s:g} s: {error}")
+            hearing.end("cut", f"nothing was heard for {self.silence_s:g} s: {error}")
         except (OSError, HTTPParseError) as error:
-            hearing.end("cut" if hearing.connected else "failed", f"the connection broke: {error}")
+            hearing.end("cut", f"the connection broke: {error}")
         except BaseException:
             hearing.end("cancelled", "the run ended")
             raise
 
     def _ask(self, path: str, body: bytes, hearing: Hearing) -> None:
+        connections = self.http._connection_pool
         try:
-            response = self.http.post(path, body=body)
-        except ConnectionRefusedError:
-            raise
-        except socket.gaierror:
-            raise
-        except (OSError, HTTPParseError):
-            hearing.connected = True
-            raise
-        hearing.connected = True
+            connections.return_socket(connections.get_socket())  # what fails from here on had been sent
+        except OSError as error:
+            hearing.end("unreached", f"no connection: {error}")
+            return
+        response = self.http.post(path, body=body)
         hearing.status = response.status_code
         with response:
             if response.status_code != 200:

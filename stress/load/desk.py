@@ -14,8 +14,9 @@ import msgspec
 from stress.load.asks import Ask
 from stress.load.hearing import Hearing
 from stress.load.plan import Plan
-from stress.load.wording import PATHS, spelled
+from stress.load.wording import spelled
 from stress.transcript import Begun, Heard, format_line
+from stress.wording import PATHS
 
 TRANSCRIPTS = "transcripts"
 USERS_MAX = 100_000
@@ -72,7 +73,7 @@ class Desk:
             request = msgspec.structs.replace(request, prompt=tuple(text.encode()))
         elif self.plan.prompts == "text":
             request, text = spelled(request)
-        hearing = Hearing(self._number, user, ask, request, text)
+        hearing = Hearing(self._number, user, ask, request, text, self.plan.route == "chat")
         self._number += 1
         self.in_flight += 1
         self._file.write(format_line(Begun(number=hearing.number, user=user, request=request, sent_s=hearing.sent_s)))

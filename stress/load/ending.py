@@ -1,13 +1,14 @@
 """The ending: what a run's folder holds when locust quits, who judges the answers, and how locust's process ends.
 
 transcripts/     what was asked and heard, a file a process
-run.json         the plan
+run.json         the plan, and what the endpoint says of itself
 load.json        latencies, goodput, account, gauges
 verdicts.json    written by `slotfuzz verify`, which is started here; and judged.jsonl, its opinion of each response
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -24,12 +25,14 @@ from stress.load.figures import Figures, figures_of
 from stress.load.gauged import Gauged
 from stress.load.plan import Plan
 from stress.load.telling import tell
+from stress.offer import Offer
 from targets.protocol.errors import BadInput
 
 WRONG, UNDECIDED = 1, 3
 LEDGER = "judged.jsonl"
 VERIFY = "verify"
-
+AGAIN_S = 2.0
+"""A judge that still judges is told to stop again after so long."""
 
 Judge = Callable[[Path, tuple[str, ...]], int]
 """Judges the answers in a run's folder, as more words say; returns how it ended, as an exit code."""
@@ -64,10 +67,10 @@ def check_folder(plan: Plan) -> None:
         raise BadInput("--out", "a folder without another run in it", plan.out)
 
 
-def note_plan(plan: Plan, model: str) -> None:
-    """Writes the plan down, less the key."""
+def note_plan(plan: Plan, model: str, offer: Offer | None = None) -> None:
+    """Writes the plan down, less the key, with what the endpoint says that it serves."""
     told = msgspec.to_builtins(msgspec.structs.replace(plan, model=model, api_key=None))
-    _write(Path(plan.out) / "run.json", told)
+    _write(Path(plan.out) / "run.json", told | {"served": msgspec.to_builtins(offer)})
 
 
 def conclude(plan: Plan, gauges: Gauged | None, unsent: int, judge: Judge) -> int:
@@ -79,9 +82,11 @@ def conclude(plan: Plan, gauges: Gauged | None, unsent: int, judge: Judge) -> in
     _write(folder / "load.json", msgspec.to_builtins(ended))
     click.echo(tell(figures, gauges, unsent))
     account = figures.account
+    if account.unreached == account.sent:
+        click.echo(f"nothing was reached: none of {account.sent} requests found a connection", err=True)
     if account.lost or (gauges is not None and gauges.held_idle) or verified == WRONG:
         return WRONG
-    if verified:
+    if verified or account.unreached == account.sent:
         return UNDECIDED
     return 0
 
@@ -104,20 +109,45 @@ def judged_right(folder: Path) -> set[tuple[str, int]] | None:
     return {(opinion.source, opinion.number) for opinion in opinions if opinion.standing == "right"}
 
 
-def verify(folder: Path, words: tuple[str, ...]) -> int:
-    """Starts the judge, which ends with us, and waits for it; 3 where there is none."""
-    if not entry_points(group="slotfuzz.commands", name=VERIFY):
-        click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
-        return UNDECIDED
-    lifeline, ours = os.pipe()
-    try:
-        apart = ("-m", "fuzz.apart", str(lifeline), str(lifeline))
-        return subprocess.run(
-            [sys.executable, *apart, VERIFY, str(folder), *words], pass_fds=(lifeline,), check=False
-        ).returncode
-    finally:
-        os.close(lifeline)
-        os.close(ours)
+class Verifier:
+    """`slotfuzz verify` in a process of its own, which ends with us and may be told to stop."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def judge(self, folder: Path, words: tuple[str, ...]) -> int:
+        """Starts it and waits for it; 3 where nobody judges, or it was ended from outside."""
+        if not entry_points(group="slotfuzz.commands", name=VERIFY):
+            click.echo("no answer was judged: there is no `slotfuzz verify` (--no-verify asks for none)", err=True)
+            return UNDECIDED
+        if self.stopped:
+            click.echo("no answer was judged: the run was told to end before that", err=True)
+            return UNDECIDED
+        lifeline, ours = os.pipe()
+        command = [sys.executable, "-m", "fuzz.apart", str(lifeline), str(lifeline), VERIFY, str(folder), *words]
+        try:
+            self._process = process = subprocess.Popen(command, pass_fds=(lifeline,))
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # which the judge has heard as well
+                self.stop()
+                code = process.wait()
+        finally:
+            os.close(lifeline)
+            os.close(ours)
+        if code < 0:
+            click.echo(f"not every answer was judged: the judge was ended by signal {-code}", err=True)
+            return UNDECIDED
+        return code
+
+    def stop(self) -> None:
+        """Tells it to say what it knows and to end; it may take a moment, and need to be told twice."""
+        self.stopped = True
+        while self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(AGAIN_S)
 
 
 def _write(path: Path, told: Any) -> None:

@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
+from stress.chunks import Chunk, piece_of, usage_of
 from stress.load.asks import Ask
-from stress.load.chunks import Chunk, piece_of, usage_of
 from stress.load.wording import spelled
 from stress.transcript import Exchange, Outcome, Piece, Usage
 from targets.protocol.schedule import Request
@@ -36,17 +36,19 @@ class Hearing:
 
     Attributes:
         request: What is asked, whole.
-        text: What is sent in place of the prompt's ids.
+        text, chat: What is sent in place of the prompt's ids, and whether that is a chat.
         outcome: None while more may be heard.
-        connected: Whether it reached the endpoint, as far as one can know.
     """
 
-    def __init__(self, number: int, user: str, ask: Ask, request: Request, text: str | None) -> None:
+    def __init__(
+        self, number: int, user: str, ask: Ask, request: Request, text: str | None = None, chat: bool = False
+    ) -> None:
         self.number = number
         self.user = user
         self.ask = ask
         self.request = request
         self.text = text
+        self.chat = chat
         self.sent_s = time.monotonic()
         self.ended_s = self.sent_s
         self.status = 0
@@ -58,7 +60,6 @@ class Hearing:
         self.cached: int | None = None
         self.error = ""
         self.outcome: Outcome | None = None
-        self.connected = False
 
     def take(self, chunk: Chunk) -> None:
         """Notes what an event, or a whole body, says."""
@@ -110,4 +111,5 @@ class Hearing:
             error=self.error,
             streamed=self.ask.streamed,
             prompt_text=self.text,
+            chat=self.chat,
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import gevent
+import gevent.event
 from locust import LoadTestShape
 from locust.env import Environment
 from locust.event import Events
@@ -18,9 +19,9 @@ from locust.stats import CSV_STATS_INTERVAL_SEC
 
 from stress.load.client import Client
 from stress.load.desk import Desk
-from stress.load.ending import check_folder, conclude, note_plan, verify
+from stress.load.ending import Verifier, check_folder, conclude, note_plan
 from stress.load.gauges import Watch
-from stress.load.models import find_model
+from stress.load.models import find_served
 from stress.load.plan import OPTIONS, SEEDS, Plan, check_host, read_plan
 from stress.load.shapes import users_at
 from stress.load.traces import read_trace
@@ -56,7 +57,8 @@ class Hooks:
         self.desk: Desk | None = None
         self.watch: Watch | None = None
         self.drained = self.unsent = 0
-        self._concluded = False
+        self.verifier = Verifier()
+        self._concluding: gevent.event.Event | None = None
         self._runs = 0
         self._stopping = False
 
@@ -112,7 +114,8 @@ class Hooks:
             plan = self.plan = read_plan(options, environment.host, users, run_s)
             recorded = None if plan.trace is None else read_trace(Path(plan.trace), plan)
             client = Client(plan.host, plan.api_key, plan.silence_s)
-            model = plan.model or find_model(client)
+            served = find_served(client, plan.model)
+            model = served.id
         except BadInput as error:
             click.echo(" ".join(str(error).split()), err=True)
             environment.process_exit_code = 2
@@ -122,7 +125,7 @@ class Hooks:
         if isinstance(runner, WorkerRunner):
             self._sit_down(Desk(plan, model, recorded, runner.worker_index, options["expect_workers"]), environment)
             return
-        note_plan(plan, model)
+        note_plan(plan, served.id, served.slotfuzz)
         click.echo(f"model {model}; transcripts in {plan.out}")
         if not isinstance(runner, MasterRunner):
             self._sit_down(Desk(plan, model, recorded), environment)
@@ -203,18 +206,29 @@ class Hooks:
         self.unsent += msg.data["unsent"]
 
     def on_quitting(self, environment: Environment, **_: Any) -> None:
-        """Ends the load, has it judged, and says how locust's process ends."""
+        """Ends the load, has it judged, and says how locust's process ends; told once more, the judge stops."""
         runner = environment.runner
-        if isinstance(runner, WorkerRunner) or self.plan is None or self._concluded:
+        if isinstance(runner, WorkerRunner) or self.plan is None:
             return
-        self._concluded = True
+        if self._concluding is not None:
+            self.verifier.stop()
+            self._concluding.wait()
+            return
+        self._concluding = gevent.event.Event()
+        try:
+            self._conclude(self.plan, environment)
+        finally:
+            self._concluding.set()
+
+    def _conclude(self, plan: Plan, environment: Environment) -> None:
+        runner = environment.runner
         if runner is not None and runner.state != STATE_INIT:
             runner.quit()
             if vars(environment.parsed_options)["csv_prefix"]:
                 gevent.sleep(CSV_STATS_INTERVAL_SEC + LOOK_S)  # else locust leaves the last second out of its files
             gauges = None if self.watch is None else self.watch.settle()
             unsent = self.unsent if self.desk is None else self.desk.unsent
-            code = conclude(self.plan, gauges, unsent, verify)
+            code = conclude(plan, gauges, unsent, self.verifier.judge)
             if code:
                 environment.process_exit_code = code
 

@@ -50,7 +50,7 @@ def _lines(figures: Figures, gauges: Gauged | None, unsent: int) -> Iterator[str
         yield from _gauges(gauges)
     yield (
         f"{account.sent} sent: {account.answered} answered, {account.cancelled} hung up, {account.refused} refused,"
-        f" {account.failed} failed ({account.never_sent} found no connection), {account.lost} lost"
+        f" {account.failed} failed, {account.unreached} found no connection, {account.lost} lost"
         + (f"; {unsent} not sent, as too many were in flight" if unsent else "")
     )
     for lost in account.in_flight[:LOST_SHOWN]:

@@ -22,6 +22,8 @@ from stress.load.wording import body_of
 
 BACKOFF_S, BACKOFF_S_MAX = 0.2, 5.0
 """After a failure a user waits so long, twice as long after the next one."""
+UNANSWERED = ("failed", "cut", "refused", "unreached")
+"""Outcomes that locust counts as failures."""
 VICTIM = (16, 24)
 """Tokens of a victim's prompts and answers."""
 LOUD = (1.0, 1.0)
@@ -127,12 +129,12 @@ class Caller(User):
             self._note(label, hearing)
         self.heard[ask.turn] = hearing
         self.heard.pop(ask.turn - TURNS_KEPT, None)
-        self.failures = self.failures + 1 if hearing.outcome in ("failed", "cut", "refused") else 0
+        self.failures = self.failures + 1 if hearing.outcome in UNANSWERED else 0
 
     def _note(self, label: str, hearing: Hearing) -> None:
         """Tells locust."""
         exchange = hearing.exchange()
-        wrong = exchange.outcome in ("failed", "cut", "refused")
+        wrong = exchange.outcome in UNANSWERED
         self.environment.events.request.fire(
             request_type="POST",
             name=f"{self.desk.path} {label}",

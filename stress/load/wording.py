@@ -8,7 +8,6 @@ from stress import wording
 from stress.load.plan import Plan
 from targets.protocol.schedule import Request
 
-PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 FIRST_CHARACTER, CHARACTERS = 32, 95
 """Printable ASCII: as text, an id is one of these."""
 

@@ -73,6 +73,7 @@ class Reproducer:
     Attributes:
         heard: What clients heard, by the response's name.
         settings: What was served, where no account says it.
+        found: Is told of everything.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Reproducer:
         folder: Path,
         heard: dict[tuple[str, int], Exchange],
         lives: Sequence[Life] | None,
+        found: Found,
     ) -> None:
         self.spec = spec
         self.factory = factory
@@ -94,9 +96,9 @@ class Reproducer:
         undrawn = {knob.name for knob in factory.knobs if not knob.drawn}
         self.fixed = {name: value for name, value in settings.items() if name in undrawn}
         self.search = Search(factory, 0, Limits(), self.fixed, stage=stage_for(spec, factory))
-        self.found = Found()
+        self.found = found
 
-    async def run(self, opinions: Sequence[Opinion], repros_max: int) -> Found:
+    async def run(self, opinions: Sequence[Opinion], repros_max: int) -> None:
         """Looks for wrong responses until there are enough repros, or none comes of several."""
         self.search.judge.reference(self.settings)
         fruitless = 0
@@ -106,7 +108,6 @@ class Reproducer:
             before = len(self.search.tally.failures)
             await self.look_for(opinion)
             fruitless = 0 if len(self.search.tally.failures) > before else fruitless + 1
-        return self.found
 
     async def look_for(self, opinion: Opinion) -> None:
         """Makes one response a repro, if it can be."""

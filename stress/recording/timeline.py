@@ -78,7 +78,7 @@ def overlapping(exchanges: Sequence[Exchange], victim: Exchange) -> list[Exchang
 
 def variations(exchanges: Sequence[Exchange], victim: Exchange, settings: dict[str, Setting]) -> Iterator[Schedule]:
     """Schedules that may show what the victim saw: those that overlapped it, with ever more history, moved about."""
-    sent = sorted((each for each in exchanges if each.outcome != "refused"), key=lambda each: each.sent_s)
+    sent = sorted((each for each in exchanges if each.outcome not in ("refused", "unreached")), key=lambda each: each.sent_s)
     together = overlapping(sent, victim)
     first = next((place for place, each in enumerate(sent) if each is together[0]), 0)
     last = next((place for place, each in enumerate(sent) if each is together[-1]), 0)

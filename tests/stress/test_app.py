@@ -288,5 +288,6 @@ def test_models_are_listed(slots: DecoderFactory) -> None:
         assert (await server.get("/v1/models/tiny")).json == listed["data"][0]
         assert (await server.get("/v1/models/gpt-4")).error["code"] == "model_not_found"
         assert (await server.get("/health")).json == {"status": "ok"}
+        assert "slotfuzz" not in listed["data"][0], "it was not told what it serves"
 
     with_server(slots, main, bounds=Bounds())

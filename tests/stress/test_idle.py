@@ -11,14 +11,14 @@ import trio
 from stress.judging.asking import Endpoint, endpoint
 from stress.judging.idle import ENOUGH, Answer, Answers, departs, is_rounding, judge, key_of
 from stress.judging.opinion import Standing
-from stress.transcript import Exchange, Piece
-from stress.wording import body_of
+from stress.transcript import Exchange, Piece, Question, Usage
+from stress.wording import DIALECTS, Dialect, body_of
 from targets.decoder import DecoderFactory
 from targets.protocol import BadInput, Request, Sampling
 from tests.stress.test_server import Listening, with_server
 
 ASKED = Request(prompt=(5, 6), max_new_tokens=3)
-IDLE = Answer(key_of(ASKED), (7, 8, 9), "abc", "length")
+IDLE = Answer(key_of(Question(ASKED)), (7, 8, 9), "abc", "length")
 HEARD = Exchange(
     number=0,
     user="one",
@@ -45,6 +45,7 @@ def test_what_equals_all_idle_answers_is_right() -> None:
     prefix = changed(outcome="cancelled", pieces=HEARD.pieces[:2], finish_reason=None)
     assert standing(prefix, IDLE, IDLE) is Standing.RIGHT
     assert standing(msgspec.structs.replace(prefix, outcome="cut"), IDLE, IDLE) is Standing.LOST
+    assert standing(changed(outcome="unreached", pieces=(), finish_reason=None)) is Standing.UNREACHED
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,6 @@ def test_an_endpoint_that_does_not_repeat_itself_judges_nobody() -> None:
     other = msgspec.structs.replace(IDLE, tokens=(7, 8, 10))
     assert standing(HEARD, IDLE, other) is Standing.UNJUDGED
     assert standing(HEARD, IDLE) is Standing.UNJUDGED
-    assert standing(changed(prompt_text="x"), IDLE, IDLE) is Standing.UNJUDGED
     assert standing(changed(finish_reason="tired"), IDLE, other) is Standing.WRONG, "what is wrong by itself is wrong"
 
 
@@ -82,21 +82,52 @@ def test_bodies_have_only_the_fields_that_an_endpoint_knows() -> None:
 
 @pytest.mark.slow
 def test_every_request_is_asked_twice_and_answers_of_an_earlier_run_count(slots: DecoderFactory, tmp_path: Path) -> None:
-    requests = [msgspec.structs.replace(ASKED, prompt=(number, 3)) for number in range(3)]
+    questions = [Question(msgspec.structs.replace(ASKED, prompt=(number, 3))) for number in range(3)]
 
     async def main(server: Listening) -> None:
         async with endpoint(f"{server.url}/v1") as served:
             first = Answers(tmp_path / "idle.jsonl")
-            await first.ask(served, [*requests, requests[0]])
-            assert [len(first.of(request)) for request in requests] == [ENOUGH] * 3
+            await first.ask(served, [*questions, questions[0]])
+            assert [len(first.of(question)) for question in questions] == [ENOUGH] * 3
             again = Answers(tmp_path / "idle.jsonl")
-            await again.ask(served, requests[:2])
-            assert [len(again.of(request)) for request in requests] == [ENOUGH + 1, ENOUGH + 1, ENOUGH]
-            for request in requests:
-                heard = await served.ask(request)
-                assert judge("a", heard, again.of(request)).standing is Standing.RIGHT
+            await again.ask(served, questions[:2])
+            assert [len(again.of(question)) for question in questions] == [ENOUGH + 1, ENOUGH + 1, ENOUGH]
+            for question in questions:
+                heard = await served.ask(question)
+                assert judge("a", heard, again.of(question)).standing is Standing.RIGHT
 
     with_server(slots, main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+def test_what_was_asked_as_text_is_asked_again_as_text(
+    slots: DecoderFactory, tmp_path: Path, chat: bool, dialect: Dialect
+) -> None:
+    question = Question(ASKED, "hello", chat)
+    answers = Answers(tmp_path / "idle.jsonl")
+
+    async def main(server: Listening) -> None:
+        async with endpoint(server.url, dialect=dialect) as served:
+            await answers.ask(served, [question, Question(ASKED), Question(ASKED, "hello", not chat)])
+            heard = await served.ask(question)
+            assert (heard.question, heard.usage and heard.usage.prompt) == (question, 22 if chat else 5)
+            assert bool(heard.tokens) is (dialect != "openai"), "who has no field for ids hears text only"
+            assert judge("a", heard, answers.of(question)).standing is Standing.RIGHT
+            other = msgspec.structs.replace(heard.pieces[-1], text="!")
+            tampered = msgspec.structs.replace(heard, pieces=(*heard.pieces[:-1], other))
+            assert judge("a", tampered, answers.of(question)).standing is Standing.SUSPECT
+            assert not await is_rounding(served, tampered, answers.of(question)[0])
+            counted = msgspec.structs.replace(heard, usage=Usage(6, 3))
+            assert (
+                judge("a", counted, answers.of(question))
+                .complaints[0]
+                .what.startswith("its usage says 6 prompt tokens, and ")
+            )
+
+    with_server(slots, main)
+    assert len(answers.known) == 3, "a chat, a text and ids are three requests"
 
 
 @pytest.mark.slow

@@ -78,11 +78,11 @@ def test_lost_is_what_was_cut_or_never_ended(tmp_path: Path) -> None:
         *begun,
         exchange(0.5, number=0),
         exchange(0.5, number=1, outcome="cut", error="it broke"),
-        exchange(number=2, outcome="failed", status=0),
+        exchange(number=2, outcome="unreached", status=0),
         exchange(number=3, outcome="failed", status=500),
     )
     account = figures_of(tmp_path, Slo(), None).account
-    assert (account.sent, account.answered, account.failed, account.never_sent) == (5, 1, 2, 1)
+    assert (account.sent, account.answered, account.failed, account.unreached) == (5, 1, 1, 1)
     assert (account.lost, account.cut, account.unheard) == (2, 1, 1)
     assert [(lost.number, lost.heard_tokens, lost.error) for lost in account.in_flight] == [
         (1, 1, "it broke"),
@@ -155,6 +155,7 @@ HELD = Gauged(
         ("answered", False, 2, 3),
         ("answered", False, 3, 3),
         ("refused", False, 0, 0),
+        ("unreached", False, 0, 3),
     ],
 )
 def test_a_run_with_anything_wrong_lost_held_or_unjudged_does_not_end_with_zero(

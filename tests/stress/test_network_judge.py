@@ -27,11 +27,11 @@ def judge(tiny: Model) -> NetworkJudge:
     return NetworkJudge(Reference(network, bound(network, factory.vocabulary)), factory.control, 320, 256, tokenizer)
 
 
-def heard(request: Request, tokens: tuple[int, ...], logprobs: tuple[float, ...] = (), **changes: object) -> Exchange:
+def heard(request: Request, tokens: tuple[int, ...], logprobs: tuple[float | None, ...] = (), **changes: object) -> Exchange:
     """As it would be heard, a token a piece, without text."""
     writer = ByteTokenizer(320, (256, 257, 258, 259), (257,)).writer()
     texts = [writer.push(token) for token in tokens]
-    told: list[tuple[float, ...]] = [(logprob,) for logprob in logprobs] or [()] * len(tokens)
+    told: list[tuple[float | None, ...]] = [(logprob,) for logprob in logprobs] or [()] * len(tokens)
     pieces = [
         Piece(at_s=2.0, text=text, tokens=(token,), logprobs=each)
         for text, token, each in zip(texts, tokens, told, strict=True)
@@ -93,12 +93,17 @@ def test_what_a_client_heard_before_it_hung_up_must_be_right(judge: NetworkJudge
     assert said(judge, heard(PLAIN, (*tokens[:2], tokens[2] ^ 1), **told))[0] is Standing.WRONG
 
 
-@pytest.mark.parametrize(("outcome", "status"), [("cut", 200), ("failed", 0)])
+@pytest.mark.parametrize(("outcome", "status"), [("cut", 200), ("failed", 504)])
 def test_what_broke_off_is_lost_and_wrong_where_it_is_wrong(judge: NetworkJudge, outcome: str, status: int) -> None:
     told = {"outcome": outcome, "status": status, "finish_reason": None, "usage": None}
     tokens = alone(judge, PLAIN)[:3]
     assert said(judge, heard(PLAIN, tokens, **told)) == (Standing.LOST, None)
     assert said(judge, heard(PLAIN, (tokens[0], tokens[1] ^ 1), **told))[0] is Standing.WRONG
+
+
+def test_what_never_reached_the_endpoint_is_neither_right_nor_wrong(judge: NetworkJudge) -> None:
+    told = {"outcome": "unreached", "status": 0, "finish_reason": None, "usage": None}
+    assert said(judge, heard(PLAIN, (), **told)) == (Standing.UNREACHED, None)
 
 
 def test_pieces_lost_doubled_and_late_are_called_so(judge: NetworkJudge) -> None:
@@ -125,6 +130,7 @@ def test_log_probabilities_are_held_against_the_reference(judge: NetworkJudge) -
     opinion = judge.judge("a", heard(request, tokens, off))
     assert (opinion.standing, opinion.complaints[0].position) == (Standing.WRONG, 5), "the tokens are right, and yet"
     assert said(judge, heard(request, tokens, (*right[:5], float("nan"), *right[6:])))[1] is Kind.NONFINITE
+    assert said(judge, heard(request, tokens, (*right[:5], None, *right[6:])))[1] is Kind.NONFINITE, "as JSON has it"
 
 
 def test_ids_outside_the_vocabulary_are_wrong(judge: NetworkJudge) -> None:
@@ -164,7 +170,8 @@ def test_a_text_whose_ids_are_not_told_is_compared_as_text(judge: NetworkJudge) 
 def test_a_prompt_that_was_text_is_read_as_the_endpoint_reads_it(judge: NetworkJudge, chat: bool) -> None:
     text = "user: hello\nassistant:" if chat else "hello"
     request = msgspec.structs.replace(PLAIN, prompt=tuple(text.encode()))
-    right = heard(request, alone(judge, request), prompt_text="hello")
+    right = heard(request, alone(judge, request), prompt_text="hello", chat=chat)
     assert said(judge, right) == (Standing.RIGHT, None)
     assert said(judge, msgspec.structs.replace(right, usage=None)) == (Standing.RIGHT, None)
-    assert said(judge, msgspec.structs.replace(right, usage=Usage(7, 8)))[0] is Standing.UNJUDGED
+    assert said(judge, msgspec.structs.replace(right, chat=not chat))[0] is Standing.UNJUDGED, "another count of tokens"
+    assert said(judge, msgspec.structs.replace(right, chat=not chat, usage=None))[0] is Standing.WRONG

@@ -14,11 +14,13 @@ from pathlib import Path
 import openai
 import pytest
 import trio
+from trio.abc import Clock
+from trio.testing import MockClock
 
 from fuzz.conductor import replay
 from stress.endpoint.app import Bounds, Service
 from stress.endpoint.driver import Driver
-from stress.endpoint.server import Left, listen, serve, url_of
+from stress.endpoint.server import HEAD_S, Left, listen, serve, url_of
 from stress.endpoint.tokens import ByteTokenizer
 from targets.decoder import DecoderFactory
 from targets.protocol import Event, Factory, Finished, Request, Schedule, Submit
@@ -70,13 +72,15 @@ async def listening(
     assert server.left.held == ""
 
 
-def with_server(factory: Factory, main: Callable[[Listening], Awaitable[None]], **options: object) -> None:
+def with_server(
+    factory: Factory, main: Callable[[Listening], Awaitable[None]], clock: Clock | None = None, **options: object
+) -> None:
     async def both() -> None:
         with trio.fail_after(30):
             async with listening(factory, **options) as server:  # type: ignore[arg-type]
                 await main(server)
 
-    trio.run(both)
+    trio.run(both, clock=clock)
 
 
 def post(body: bytes, more: str = "") -> bytes:
@@ -230,6 +234,18 @@ def test_a_shutdown_ends_what_goes_on_and_says_so(slots: DecoderFactory) -> None
             assert server.left == Left(1, "")
 
     with_server(slots, main, grace_s=0)
+
+
+def test_a_head_that_comes_slowly_is_served(slots: DecoderFactory) -> None:
+    async def main(server: Listening) -> None:
+        async with await server.connect() as stream:
+            whole = post(b'{"prompt": "hello", "max_tokens": 1}')
+            await stream.send_all(whole[:20])
+            await trio.sleep(HEAD_S / 6)
+            await stream.send_all(whole[20:])
+            assert (await read_until(stream, b"usage")).startswith(b"HTTP/1.1 200")
+
+    with_server(slots, main, clock=MockClock(rate=20))
 
 
 class Reading(Honest):

@@ -42,9 +42,9 @@ def test_only_those_that_were_open_with_the_victim_overlap_it() -> None:
 
 def test_variations_begin_with_the_plain_one_then_take_history_in_and_move_waits() -> None:
     before = heard(3, -2.0, -1.0)
-    refused = heard(4, 2.6, outcome="refused")
-    every = list(variations([before, FIRST, SECOND, THIRD, refused], THIRD, {}))
+    unheard = [heard(4, 2.6, outcome="refused"), heard(5, 2.6, outcome="unreached")]
+    every = list(variations([before, FIRST, SECOND, THIRD, *unheard], THIRD, {}))
     assert [request.prompt for request in submissions(every[0])] == [(1,), (3,)]
     assert [request.prompt for request in submissions(every[1])] == [(4,), (1,), (2,), (3,)]
     assert len({schedule.key() for schedule in every}) == len(every) > 2, "each is another one"
-    assert list(variations([before, FIRST, SECOND, THIRD, refused], THIRD, {})) == every, "and the same each time"
+    assert list(variations([before, FIRST, SECOND, THIRD, *unheard], THIRD, {})) == every, "and the same each time"

@@ -24,7 +24,9 @@ def of(*standings: Standing, in_flight: int = 0, unreadable: int = 0) -> Verdict
 @pytest.mark.parametrize(
     ("verdicts", "worst"),
     [
-        (of(), Verdict.PASS),
+        (of(), Verdict.UNKNOWN),
+        (of(Standing.UNREACHED), Verdict.UNKNOWN),
+        (of(Standing.RIGHT, Standing.UNREACHED), Verdict.PASS),
         (of(Standing.RIGHT), Verdict.PASS),
         (of(Standing.RIGHT, Standing.UNJUDGED), Verdict.UNKNOWN),
         (of(Standing.RIGHT, Standing.SUSPECT), Verdict.UNKNOWN),
@@ -40,9 +42,10 @@ def test_the_worst_wins(verdicts: Verdicts, worst: Verdict) -> None:
 
 def test_every_response_is_counted_once() -> None:
     every = of(*Standing, Standing.RIGHT, in_flight=3, unreadable=1)
-    assert every.responses == every.judged + every.lost + every.unjudged == 10
-    assert (every.judged, every.wrong, every.lost, every.unjudged, every.in_flight) == (3, 1, 4, 3, 3)
-    assert (every.tokens, every.tokens_judged) == (12, 12)
+    assert every.responses == every.judged + every.lost + every.unjudged + every.unreached == 11
+    assert (every.judged, every.wrong, every.lost, every.unjudged, every.unreached) == (3, 1, 4, 3, 1)
+    assert every.in_flight == 3
+    assert (every.tokens, every.tokens_judged) == (14, 14)
 
 
 def test_kinds_are_counted_by_the_first_complaint_that_has_one() -> None:

@@ -210,6 +210,21 @@ def test_transcripts_are_judged_while_they_grow(clean: Verifying, tmp_path: Path
     assert (verdicts.responses, verdicts.judged) == (40, 40)
 
 
+def test_experiments_that_are_told_to_stop_leave_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = loaded(tmp_path, "stale-length", 10)
+
+    async def stopped(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("stress.examining._look_into", stopped)
+    verdicts = verify(asked)
+    assert verdicts == stored(tmp_path)
+    assert (verdicts.worst, verdicts.responses) == (Verdict.FAIL, 10)
+    assert verdicts.wrong > 0
+    assert verdicts.not_reproduced == ("the experiments were told to stop",)
+
+
 def test_a_judge_that_dies_drops_nothing(clean: Verifying) -> None:
     panel = Panel(clean.spec, clean.settings, workers=1, nice=False)
     try:

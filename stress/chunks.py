@@ -18,7 +18,7 @@ class Delta(msgspec.Struct, frozen=True):
 class TokenLogprob(msgspec.Struct, frozen=True):
     """A token of a chat answer."""
 
-    logprob: float
+    logprob: float | None = None
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -75,12 +75,11 @@ def piece_of(choice: Choice, at_s: float) -> Piece | None:
     """What a choice adds to the answer; None where that is nothing."""
     said = choice.delta or choice.message
     text = choice.text if said is None else said.content or ""
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
     if choice.logprobs is not None:
-        told = choice.logprobs.token_logprobs or [each.logprob for each in choice.logprobs.content or ()]
-        logprobs = tuple(each for each in told if each is not None)
+        logprobs = tuple(choice.logprobs.token_logprobs or (each.logprob for each in choice.logprobs.content or ()))
     tokens = tuple(choice.token_ids or ())
-    return Piece(at_s=at_s, text=text, tokens=tokens, logprobs=logprobs) if text or tokens else None
+    return Piece(at_s=at_s, text=text, tokens=tokens, logprobs=logprobs) if text or tokens or logprobs else None
 
 
 def usage_of(counted: Counted) -> Usage:
