@@ -13,7 +13,8 @@ Imports `targets.protocol` and `targets.models` only.
 
 from targets.decoder.batch import Batch
 from targets.decoder.engine import Decoder
-from targets.decoder.factory import DECODERS, DecoderFactory
+from targets.decoder.factory import DECODERS, RUNNERS, DecoderFactory, built_in
+from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.layout import Layout, plan_bytes
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
@@ -34,6 +35,8 @@ __all__ = [
     "Decoder",
     "DecoderFactory",
     "Feed",
+    "ItemRunner",
+    "ItemStore",
     "Layout",
     "PageStore",
     "Parts",
@@ -41,6 +44,7 @@ __all__ = [
     "PrefixIndex",
     "PrivateStore",
     "Rows",
+    "RUNNERS",
     "Runner",
     "Sampler",
     "Scheduler",
@@ -49,5 +53,6 @@ __all__ = [
     "StateCache",
     "StateStore",
     "Store",
+    "built_in",
     "plan_bytes",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from targets.decoder.layout import Layout
 from targets.decoder.rows import Rows
 from targets.models import Plan
-from targets.protocol import Cells, Pages
+from targets.protocol import Cells, Pages, Shelved
 
 DIRT = (1.5, -0.75)
 """K and V of a cell that nobody has written."""
@@ -145,6 +145,10 @@ class Store(ABC):
     def account(self) -> Pages | None:
         """The pool's account, for a store that has one."""
         return None
+
+    def shelved(self, owners: Mapping[int, int]) -> tuple[Shelved, ...]:
+        """What requests share and nobody may write to, given the owner of each slot."""
+        return ()
 
     def pages_of(self, slot: int) -> tuple[int, ...]:
         """The pages of a slot."""

@@ -5,7 +5,7 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 
 from collections.abc import Collection, Sequence
 
-from targets.decoder import Parts
+from targets.decoder import Parts, built_in
 from targets.faults import (
     batching,
     cache,
@@ -27,7 +27,7 @@ from targets.faults import (
     sampling,
     windows,
 )
-from targets.faults.bank import Fault, Probe, Quirk, built_in
+from targets.faults.bank import Fault, Probe, Quirk
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
