@@ -205,18 +205,14 @@ def _pages(pages: Pages, holdings: tuple[Holding, ...], books: _Books) -> Iterat
 
 
 def _shelved(audit: Audit, books: _Books) -> Iterator[Complaint]:
-    """What is shared and only read keeps its bits, and is used by those only who are there."""
-    here = {*books.slots, *(owner for holding in audit.retiring for owner in holding.owners)}
+    """What is shared and only read keeps its bits, and those use it, once each, who have a slot."""
+    here = Counter(holding.slot for holding in (*audit.held, *audit.retiring))
     for kept in audit.shelved:
-        before = books.digests.get(kept.name, kept.digest)
+        before = books.digests.get(kept.name) or kept.digest
         if kept.digest != before:
-            yield (
-                next(iter(kept.users), None),
-                f"shared {kept.name} was {before}, and is {kept.digest}: somebody wrote to it",
-            )
-        for user in kept.users:
-            if user not in here:
-                yield user, f"shared {kept.name} is used by request #{user}, which is not running"
+            yield None, f"shared {kept.name} was {before}, and is {kept.digest}: somebody wrote to it"
+        for slot, times in (Counter(kept.slots) - here).items():
+            yield None, f"shared {kept.name} is used by slot {slot}, {times} times more often than that is held"
     books.digests = {kept.name: kept.digest for kept in audit.shelved}
 
 

@@ -31,7 +31,7 @@ def audit_of(decoder: Decoder) -> Audit:
         retiring=tuple(_holding(decoder, slot, [owner]) for slot, owner in sorted(retiring.items()) if slot is not None),
         pages=store.account(),
         allocated=store.allocated(),
-        shelved=store.shelved(decoder.scheduler.owners),
+        shelved=store.shelved(),
         counts={**decoder.counts, **decoder.planner.counts, **store.counts, **decoder.runner.counts},
     )
 

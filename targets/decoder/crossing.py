@@ -10,7 +10,7 @@ newest cells side by side, and shorter ones have cells that are nobody's in fron
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ class SourceStore(SlotStore):
         super().end(slot)
         self.shelf.release(slot)
 
-    def shelved(self, owners: Mapping[int, int]) -> tuple[Shelved, ...]:
-        return self.shelf.account(owners)
+    def shelved(self) -> tuple[Shelved, ...]:
+        return self.shelf.account()
 
     def allocated(self) -> int:
         return super().allocated() + self.shelf.used_bytes()
@@ -88,9 +88,9 @@ class SourceRunner(Runner):
         output: torch.Tensor = self.network(input_ids=sources, lengths=lengths)
         return output
 
-    def entries(self, feeds: Sequence[Feed]) -> list[Entry]:
-        """What each row looks at."""
-        return [self.store.shelf.held[feed.slot] for feed in feeds]
+    def looked_at(self, rows: Rows) -> list[Entry]:
+        """What each row of a forward looks at."""
+        return [self.store.shelf.held[slot] for slot in rows.slots.tolist()]
 
 
 class CrossingStore(SourceStore):
@@ -137,7 +137,7 @@ class CrossingRunner(SourceRunner):
         logits = torch.zeros((len(feeds), self.plan.vocabulary), dtype=self.store.layout.arithmetic, device=self.device)
         if due:
             ready = [feeds[index] for index in due]
-            self.encode(self.entries(ready))
+            self.encode([self.store.shelf.held[feed.slot] for feed in ready])
             logits[due] = super().forward(ready)
         return logits
 
@@ -157,8 +157,7 @@ class CrossingRunner(SourceRunner):
 
     def logits(self, rows: Rows, masks: dict[str, Any]) -> torch.Tensor:
         """Asks the decoder, across from each row's source: logits [B, V]."""
-        entries = [self.store.shelf.held[slot] for slot in rows.slots.tolist()]
-        source, mask = self.across(entries)
+        source, mask = self.across(self.looked_at(rows))
         logits: torch.Tensor = self.network(
             input_ids=rows.ids,
             positions=rows.positions,

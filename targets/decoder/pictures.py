@@ -32,7 +32,7 @@ class PictureRunner(SourceRunner):
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """Logits [B, V], the pictures of all rows encoded before."""
-        self.encode(self.entries(feeds))
+        self.encode([self.store.shelf.held[feed.slot] for feed in feeds])
         return super().forward(feeds)
 
     def logits(self, rows: Rows, masks: dict[str, Any]) -> torch.Tensor:
@@ -42,6 +42,10 @@ class PictureRunner(SourceRunner):
 
     def among(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """For each token the feature that may stand in its place, [B, Q, C], and whether it does: bool [B, Q]."""
-        features, lengths = self.store.padded([self.store.shelf.held[slot] for slot in rows.slots.tolist()], PATCHES)
-        which = rows.positions.clamp(max=PATCHES - 1)
+        features, lengths = self.store.padded(self.looked_at(rows), PATCHES)
+        which = self.which(rows).clamp(max=PATCHES - 1)
         return features[torch.arange(len(features), device=self.device)[:, None], which], rows.positions < lengths[:, None]
+
+    def which(self, rows: Rows) -> torch.Tensor:
+        """Which of its picture's features stands in each token's place, int64 [B, Q]; more than there are behind it."""
+        return rows.positions

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -97,19 +96,19 @@ class Shelf:
 
     def used_bytes(self) -> int:
         """Of what is in use; what is only kept is a choice, and no growth."""
-        made = {id(entry): entry.features for entry in self.held.values() if entry.features is not None}
-        return sum(features.nbytes for features in made.values())
+        every = {id(entry): entry for entry in (*self.entries.values(), *self.held.values()) if entry.users}
+        return sum(entry.features.nbytes for entry in every.values() if entry.features is not None)
 
-    def account(self, owners: Mapping[int, int]) -> tuple[Shelved, ...]:
-        """Each encoded entry, who uses it and a digest of its bits, given the owner of each slot."""
+    def account(self) -> tuple[Shelved, ...]:
+        """Each entry, who uses it and a digest of its bits."""
         return tuple(
-            Shelved(
-                name=f"{entry.name} {entry.number}",
-                users=tuple(sorted(owners[slot] for slot in entry.users if slot in owners)),
-                digest=hashlib.sha256(entry.features.contiguous().view(torch.uint8).cpu().numpy().tobytes()).hexdigest()[
-                    :16
-                ],
-            )
+            Shelved(f"{entry.name} {entry.number}", tuple(sorted(entry.users)), _digest(entry.features))
             for entry in self.entries.values()
-            if entry.features is not None
         )
+
+
+def _digest(features: torch.Tensor | None) -> str:
+    if features is None:
+        return ""
+    bits = features.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    return hashlib.sha256(bits).hexdigest()[:16]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -146,8 +146,8 @@ class Store(ABC):
         """The pool's account, for a store that has one."""
         return None
 
-    def shelved(self, owners: Mapping[int, int]) -> tuple[Shelved, ...]:
-        """What requests share and nobody may write to, given the owner of each slot."""
+    def shelved(self) -> tuple[Shelved, ...]:
+        """What requests share and nobody may write to."""
         return ()
 
     def pages_of(self, slot: int) -> tuple[int, ...]:

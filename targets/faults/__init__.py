@@ -12,6 +12,7 @@ from targets.faults import (
     chunks,
     geometry,
     inflight,
+    items,
     kept,
     lifecycle,
     memory,
@@ -25,6 +26,7 @@ from targets.faults import (
     references,
     rows,
     sampling,
+    sources,
     windows,
 )
 from targets.faults.bank import Fault, Probe, Quirk
@@ -51,6 +53,8 @@ FAULTS: dict[str, Fault] = {
         *windows.FAULTS,
         *padrows.FAULTS,
         *memory.FAULTS,
+        *items.FAULTS,
+        *sources.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

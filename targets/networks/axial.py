@@ -58,9 +58,9 @@ class Axial(nn.Module):
         super().__init__()
         self.place = nn.Parameter(torch.randn(side, side, channels) * spread)
         self.layers = nn.ModuleList(AxialLayer(channels, heads) for _ in range(layers))
-        for name, weight in self.named_parameters():
-            if name.endswith("weight") and weight.dim() == 2:
-                nn.init.normal_(weight, std=spread)
+        for weight in self.layers.parameters():
+            # The weights of norms as well, around one: no two norms are to be alike.
+            nn.init.normal_(weight, mean=float(weight.dim() == 1), std=spread)
 
     def forward(self, cells: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
         """Takes and gives cells [B, N, N, C]; bool [B, N, N] says which count."""

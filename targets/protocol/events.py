@@ -140,12 +140,12 @@ class Shelved(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The same for as long as it is kept.
-        users: The submissions that use it now, a retiring one included.
-        digest: Of its bits.
+        slots: Of the requests that use it now.
+        digest: Of its bits; empty while it has not been made.
     """
 
     name: str
-    users: tuple[int, ...]
+    slots: tuple[int, ...]
     digest: str
 
 

@@ -140,8 +140,8 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
     assert str(caught.value) == (
         "model must be one of tiny, tiny-loud, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-llama4, "
         "tiny-mixtral, tiny-phi3, tiny-neox, tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, "
-        "tiny-bert, tiny-modernbert, tiny-vit, tiny-swin, tiny-patchtst, tiny-timesformer, tiny-axial, tiny-t5, tiny-bart, tiny-llava, "
-        "random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
+        "tiny-bert, tiny-modernbert, tiny-vit, tiny-swin, tiny-patchtst, tiny-timesformer, tiny-axial, tiny-t5, "
+        "tiny-bart, tiny-llava, random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
         f"got {name} (--model)"
     )
 
