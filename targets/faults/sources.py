@@ -24,7 +24,7 @@ from targets.protocol import Cancel, CheckName, Kind, Step
 
 
 class SmallHashShelf(Shelf):
-    """A source's name has three bits of its hash. The twin's has all that it should."""
+    """A picture's name has three bits of its first token. The twin's is a hash of all of them."""
 
     source_hash_small: Probe
 
@@ -33,13 +33,13 @@ class SmallHashShelf(Shelf):
         probe.reach()
         if probe.honest:
             return name
-        small = f"{int(name, 16) % 8}"
+        small = f"{content[0] % 8}"
         probe.change(any(entry.content != content for entry in self.entries.values() if entry.name == small))
         return small
 
 
 class SmallHashStore(PictureStore):
-    """Sources are found by a hash that is squeezed into a few bits."""
+    """Pictures are found by a hash that is squeezed into a few bits."""
 
     source_hash_small: Probe
 
@@ -268,9 +268,9 @@ FAULTS = (
         name="source-hash-small",
         group="source name",
         modelled_on="sglang#2151 (an image's hash squeezed into a token id)",
-        doc="pictures are found by three bits of their hash",
+        doc="pictures are found by three bits of their first token",
         mixins={"store": SmallHashStore},
-        smallest={Kind.LEAK: at_once(request((1,), 1), request((6,), 1))},
+        smallest={Kind.LEAK: at_once(request((1,), 1), request((9,), 1))},
         checks=_SEEN,
         models=("tiny-llava",),
         targets=_PICTURES,
@@ -348,8 +348,8 @@ FAULTS = (
         doc="the first user that leaves frees what the others read, and the next source is put there",
         mixins={"store": UncountedStore},
         smallest={
-            Kind.LEAK: schedule(request((1,), 1), request((1,), 3), Step(), request((2,), 1)),
-            Kind.OWNERSHIP: schedule(request((1,), 1), request((1,), 3), Step(), request((2,), 1)),
+            Kind.LEAK: schedule(request((1,), 1), request((1,), 2), Step(), request((2,), 1)),
+            Kind.OWNERSHIP: schedule(request((1,), 1), request((1,), 2), Step(), request((2,), 1)),
         },
         checks=(*_SEEN, CheckName.OWNERSHIP),
         models=_SOURCES,
