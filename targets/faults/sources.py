@@ -349,7 +349,7 @@ FAULTS = (
         mixins={"store": UncountedStore},
         smallest={
             Kind.LEAK: schedule(request((1,), 1), request((1,), 2), Step(), request((2,), 1)),
-            Kind.OWNERSHIP: schedule(request((1,), 1), request((1,), 2), Step(), request((2,), 1)),
+            Kind.OWNERSHIP: schedule(request((1,), 1), request((1,), 1), Step(), request((2,), 1)),
         },
         checks=(*_SEEN, CheckName.OWNERSHIP),
         models=_SOURCES,
