@@ -38,9 +38,17 @@ RUNNERS: dict[str, type[Runner]] = {
 """Those whose network is asked in another way than a causal LM; each runs the networks of that family only."""
 
 
+class Opaque(Decoder):
+    """A decoder of which more attends than what it keeps cells of: it does not say whose its rows are."""
+
+    inspect = None  # type: ignore[assignment]
+
+
 def built_in(name: str) -> Parts:
     """The parts of a built-in target."""
-    return Parts(decoder=Decoder, store=DECODERS[name], runner=RUNNERS.get(name, Runner))
+    if name in RUNNERS:
+        return Parts(decoder=Opaque, store=DECODERS[name], runner=RUNNERS[name])
+    return Parts(decoder=Decoder, store=DECODERS[name])
 
 
 _FAMILIES = {
