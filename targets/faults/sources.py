@@ -389,7 +389,10 @@ FAULTS = (
         modelled_on="image features counted from the start of a chunk (chunked prefill of multimodal prompts)",
         doc="a picture that comes in chunks begins anew in each",
         mixins={"runner": RestartingPictureRunner},
-        smallest={Kind.WRONG_ALONE: at_once(request((1, 2), 1), step_tokens_max=1)},
+        smallest={
+            Kind.WRONG_ALONE: at_once(request((1, 2), 1), step_tokens_max=1),
+            Kind.INTERFERENCE: at_once(request((1,), 1), request((1, 2), 1), step_tokens_max=2),
+        },
         checks=(CheckName.ISOLATION,),
         models=("tiny-llava",),
         targets=_PICTURES,
