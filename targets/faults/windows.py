@@ -220,7 +220,10 @@ FAULTS = (
         modelled_on="chunked-local attention in a padded batch: the chunk taken from the longest row (source article)",
         doc="every row is taken to be in the longest row's chunk",
         mixins={"runner": LongestChunkRunner},
-        smallest={Kind.INTERFERENCE: at_once(request((1,) * 17, 1), request((1, 2), 1))},
+        smallest={
+            Kind.INTERFERENCE: at_once(request((1,) * 17, 1), request((1, 2), 1)),
+            Kind.WRONG_ALONE: at_once(request((1, 2, *[1] * 15), 1)),
+        },
         checks=_ISOLATION,
         models=("tiny-llama4",),
     ),
@@ -230,7 +233,10 @@ FAULTS = (
         modelled_on="chunked-local attention under a cache: the chunk counted from the new tokens (source article)",
         doc="a chunk begins with each forward's first token",
         mixins={"runner": RestartingChunkRunner},
-        smallest={Kind.WRONG_ALONE: at_once(request((1,), 2))},
+        smallest={
+            Kind.WRONG_ALONE: at_once(request((1,), 2)),
+            Kind.INTERFERENCE: at_once(request((1,), 1), request((1, 2), 1), step_tokens_max=2),
+        },
         checks=_ISOLATION,
         models=("tiny-llama4",),
     ),
