@@ -14,7 +14,7 @@ from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
 from fuzz.search import Tally
 from oracle.finding import Finding, Verdict
-from targets.protocol import Control, Knob, Setting, format_schedule, submissions, with_defaults
+from targets.protocol import CheckName, Control, Knob, Setting, format_schedule, submissions, with_defaults
 from targets.registry import TargetSpec
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
@@ -112,6 +112,8 @@ def format_tally(tally: Tally, control: Control, share_outside: float | None, ve
     idle = [name for name in _counted(tally, possible(control)) if not tally.mechanisms[name]]
     if idle:
         lines.append("never happened: " + ", ".join(idle))
+    if unasked := checks_without_question(control, tally.sanitized):
+        lines.append("checks with nothing to ask: " + ", ".join(f"{name} ({why})" for name, why in unasked.items()))
     lines.append("life-cycle events: " + "; ".join(format_grams(size, tally.coverage.figures(size)) for size in SIZES))
     if tally.mute:
         lines.append("undecided: the model hardly reacts to its prompt (see reactivity above); another model is needed")
@@ -123,6 +125,19 @@ def format_tally(tally: Tally, control: Control, share_outside: float | None, ve
             f"nothing found: with 95% confidence at most {failing_share_max(tally):.2g} of such schedules fail (3/n)"
         )
     return "\n".join(lines)
+
+
+def checks_without_question(control: Control, sanitized: bool) -> dict[CheckName, str]:
+    """The checks that pass because there is nothing in this target, or in this run, for them to look at, and why."""
+    hidden = "" if sanitized else "without --sanitize"
+    why = {
+        CheckName.OWNERSHIP: "" if control.audit else "it gives no account",
+        CheckName.WARMTH: "" if control.shares else "nothing is shared",
+        CheckName.SWAP: "" if control.stepped else "not stepped: only suspects",
+        CheckName.PROVENANCE: hidden if control.tags else "no shadow tags",
+        CheckName.RESIDUE: hidden if control.poison else "no poison",
+    }
+    return {name: reason for name, reason in why.items() if reason}
 
 
 def format_grams(size: int, figures: Figures) -> str:

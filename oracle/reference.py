@@ -7,6 +7,7 @@ generating alone.) The memory keeps each prompt's longest known answer, which se
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from typing import Any
 
@@ -17,6 +18,19 @@ from oracle.sampling import choice, is_stopped
 from targets.protocol import Request
 
 MEMORY_BYTES_MAX = 2**28
+
+
+def answering(network: nn.Module, ids: torch.Tensor, prompt_tokens: int) -> torch.Tensor:
+    """Logits [B, n - prompt_tokens + 1, V] of int64 [B, n], of which so many are prompt, without a cache."""
+    told = {"prompt_tokens": prompt_tokens} if asks_for_prompt(network) else {}
+    output: Any = network(input_ids=ids, use_cache=False, **told)
+    logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
+    return logits if told else logits[:, prompt_tokens - 1 :]
+
+
+def asks_for_prompt(network: nn.Module) -> bool:
+    """Whether a network must be told which tokens are the prompt (`targets.protocol.Factory.network`)."""
+    return "prompt_tokens" in inspect.signature(network.forward).parameters
 
 
 class Reference:
@@ -48,7 +62,7 @@ class Reference:
         if known is not None and known[0][: len(answer)] == answer:
             self._known.move_to_end(prompt)
             return known[1][: len(answer)]
-        logits = self.forward((*prompt, *answer[:-1]))[len(prompt) - 1 :]
+        logits = self.forward((*prompt, *answer[:-1]), len(prompt))
         self._remember(prompt, answer, logits)
         return logits
 
@@ -70,12 +84,10 @@ class Reference:
         return answer
 
     @torch.inference_mode()
-    def forward(self, tokens: tuple[int, ...]) -> torch.Tensor:
-        """Logits [n, V] of one cacheless forward."""
+    def forward(self, tokens: tuple[int, ...], prompt_tokens: int = 1) -> torch.Tensor:
+        """Logits of one cacheless forward, from the last token of the prompt on: [n - prompt_tokens + 1, V]."""
         ids = torch.tensor(tokens, device=self.device)[None]
-        output: Any = self.network(input_ids=ids, use_cache=False)
-        logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
-        return logits[0]
+        return answering(self.network, ids, prompt_tokens)[0]
 
     def _remember(self, prompt: tuple[int, ...], answer: tuple[int, ...], logits: torch.Tensor) -> None:
         if prompt in self._known:

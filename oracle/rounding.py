@@ -18,6 +18,8 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from oracle.reference import answering, asks_for_prompt
+
 FACTORS = {torch.float64: 64.0, torch.float32: 8.0}
 """Bound over envelope, by precision. A target's own shapes (ragged batches, one-token rows) are not among those measured
 here: on clean runs of seven tiny models its differences reached 2.5 times the envelope in float64 and 1.7 to 8.8 times in
@@ -29,6 +31,7 @@ least that the envelope can be, is already what another order of the sums makes.
 
 _LENGTHS = (1, 2, 5, 17, 40, 97, 160)
 _BATCHES = (1, 2, 4, 8)
+_PROMPT_LENGTHS, _ANSWER = (1, 2, 5, 17, 40), 5
 _LARGE_WEIGHTS = 20_000_000
 
 
@@ -38,6 +41,8 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
 
     At least one unit in the last place of the largest logit: in narrow types few shapes may happen to agree.
     """
+    if asks_for_prompt(network):
+        return _envelope_of_prompts(network, vocabulary, prompts)
     weights = list(network.parameters())
     large = sum(weight.numel() for weight in weights) > _LARGE_WEIGHTS
     lengths, batches = (_LENGTHS[:5], _BATCHES[:2]) if large else (_LENGTHS, _BATCHES)
@@ -57,6 +62,23 @@ def envelope(network: nn.Module, vocabulary: int, prompts: int = 2) -> float:
     if keeps_states(network):
         moved = _token_by_token(network, torch.cat(asked)) - torch.cat(answered)
         worst = max(worst, float(moved.abs().max()))
+    return worst
+
+
+def _envelope_of_prompts(network: nn.Module, vocabulary: int, prompts: int) -> float:
+    """The same where each prompt is a whole: its answer in longer and shorter parts, and with copies of itself."""
+    weights = next(network.parameters())
+    generator = torch.Generator().manual_seed(7)
+    worst = 0.0
+    for _ in range(prompts):
+        tokens = torch.randint(0, vocabulary, (1, _LENGTHS[-1]), generator=generator).to(weights.device)
+        for length in _PROMPT_LENGTHS:
+            whole = answering(network, tokens[:, : length + _ANSWER], length).double()
+            worst = max(worst, torch.finfo(weights.dtype).eps * float(whole.abs().max()))
+            for batch in _BATCHES:
+                part = tokens[:, : length + batch // 2].repeat(batch, 1)
+                moved = answering(network, part, length).double()
+                worst = max(worst, float((moved - whole[:, : moved.shape[1]]).abs().max()))
     return worst
 
 

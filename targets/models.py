@@ -23,6 +23,7 @@ import torch
 import transformers
 from torch import nn
 
+from targets.networks import NETWORKS, Encoding
 from targets.protocol import BadInput
 from targets.tiny import LARGER, TINY
 
@@ -60,12 +61,14 @@ class LayerPlan(msgspec.Struct, frozen=True):
         head_size: Of each.
         window: How many positions its attention sees; None for all.
         states: Its recurrent states.
+        chunk: How many positions see each other, counted in chunks from the first on; None for all.
     """
 
     heads: int
     head_size: int
     window: int | None
     states: tuple[StatePlan, ...] = ()
+    chunk: int | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -80,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True):
         vocabulary: Number of token ids.
         continues: Whether a forward of several tokens goes on from what an earlier one left. Some recurrent networks start
             anew there, and do so only for one token.
+        family: "causal" LMs, or what `targets.networks` has: which of the built-in targets can run it.
     """
 
     layers: tuple[LayerPlan, ...]
@@ -88,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
     positions_max: int
     vocabulary: int
     continues: bool = True
+    family: str = "causal"
 
     @property
     def recurrent(self) -> bool:
@@ -143,6 +148,8 @@ def find_model(name: str) -> Model:
     """
     if name in TINY or name in LARGER:
         return _describe(name, functools.partial(_random, name))
+    if name in NETWORKS:
+        return _describe(name, functools.partial(_with_encoder, name))
     if name == "gemma3-270m":
         return _from_gguf(name, _gemma_270m_file())
     path = Path(name)
@@ -150,7 +157,7 @@ def find_model(name: str) -> Model:
         return _describe(path.name, functools.partial(_pretrained, path))
     if path.is_file() and path.suffix == ".gguf":
         return _from_gguf(path.stem, path)
-    names = ", ".join((*TINY, *LARGER, "gemma3-270m"))
+    names = ", ".join((*TINY, *NETWORKS, *LARGER, "gemma3-270m"))
     raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
 
 
@@ -160,7 +167,7 @@ def find_tokenizer(name: str) -> Any | None:
     Raises:
         BadInput: where transformers can't load it.
     """
-    if name in TINY or name in LARGER:
+    if name in TINY or name in LARGER or name in NETWORKS:
         return None
     path = _gemma_270m_file() if name == "gemma3-270m" else Path(name)
     options = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
@@ -185,12 +192,13 @@ def reactivity(network: nn.Module, vocabulary: int, changes: int = 12, new_token
     for position in range(changes):
         rows[position + 1, position] = (rows[position + 1, position] + vocabulary // 3 + 1) % vocabulary
     tokens = rows.to(device)
-    output: Any = network(input_ids=tokens, use_cache=True)
+    told = {"prompt_tokens": changes} if "prompt_tokens" in inspect.signature(network.forward).parameters else {}
+    output: Any = network(input_ids=tokens, use_cache=True, **told)
     for _ in range(new_tokens - 1):
         tokens = torch.cat([tokens, logits_of(output)[:, -1].argmax(-1, keepdim=True)], dim=1)
         cache = getattr(output, "cache", None)
         if cache is None:
-            output = network(input_ids=tokens, use_cache=True)
+            output = network(input_ids=tokens, use_cache=True, **told)
         else:
             output = network(input_ids=tokens[:, -1:], cache=cache, use_cache=True)
     answers = torch.cat([tokens[:, changes:], logits_of(output)[:, -1].argmax(-1, keepdim=True)], dim=1)
@@ -206,14 +214,13 @@ def _describe(name: str, build: Callable[[], nn.Module]) -> Model:
     """Builds the network once, to read its plan and to name its config and weights."""
     network = build()
     config: Any = network.config
-    settings = {
-        key: value for key, value in config.to_dict().items() if key not in ("transformers_version", "_name_or_path")
-    }
+    said = {} if config is None else config.to_dict()
+    settings = {key: value for key, value in said.items() if key not in ("transformers_version", "_name_or_path")}
     state = hashlib.sha256(repr(sorted(settings.items())).encode())
     for key, value in sorted(network.state_dict().items()):
         state.update(key.encode())
-        state.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-    special: set[int] = set()
+        state.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    special: set[int] = set(network.special_ids if isinstance(network, Encoding) else ())
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         ids = getattr(config, key, None)  # some configs list several
         special.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
@@ -237,8 +244,17 @@ def _load(build: Callable[[], nn.Module], dtype: str, weights: str, device: str)
 @torch.inference_mode()
 def _read_plan(network: nn.Module) -> Plan:
     """Runs one token, and looks at what transformers' own cache holds of it."""
-    config = _config(network)
     network.eval()
+    if isinstance(network, Encoding):
+        return Plan(
+            layers=tuple(LayerPlan(heads, size, None) for heads, size in network.kept),
+            masks="tensor",
+            layer_types=(),
+            positions_max=network.positions_max,
+            vocabulary=network.vocabulary,
+            family=network.family,
+        )
+    config = _config(network)
     kept = _kept(network)
     types = tuple(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
@@ -251,7 +267,9 @@ def _read_plan(network: nn.Module) -> Plan:
         keys = getattr(layer, "keys", None)
         heads, size = (0, 0) if keys is None else (keys.shape[1], keys.shape[3])
         slides = heads and (not types or types[index] == "sliding_attention")
-        layers.append(LayerPlan(heads, size, window if slides else None, states[index]))
+        chunked = heads and types and types[index] == "chunked_attention"
+        chunk = config.attention_chunk_size if chunked else None
+        layers.append(LayerPlan(heads, size, window if slides else None, states[index], chunk))
     attending = {types[index] for index, layer in enumerate(layers) if layer.heads and types}
     if not any(layer.heads for layer in layers):
         masks = "none"
@@ -311,6 +329,15 @@ def _random(name: str) -> nn.Module:
         if name.endswith(("k_proj.weight", "q_proj.weight")):
             scale = getattr(config, "key_scale", 1.0)
             weight.data *= scale if "k_proj" in name else 1 / scale
+    return network.float()
+
+
+def _with_encoder(name: str) -> nn.Module:
+    """A network of `targets.networks` from seed 0, in float32."""
+    transformers.utils.logging.set_verbosity_error()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = NETWORKS[name]()
     return network.float()
 
 

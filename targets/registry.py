@@ -17,7 +17,12 @@ TARGETS = {
     "slots": "our batched decoder, any Hugging Face causal LM: a slab of K and V, a row of it a request",
     "pages": "the same with K and V in pages that requests which begin alike share",
     "private": "the same with a cache of its own for each request",
+    "encoder": "batches of items that an encoder-only network reads: texts, pictures, films, series, planes",
+    "seq2seq": "an encoder's output that requests with one source share, and a decoder with a slab of K and V",
+    "pictures": "`slots` over a network that sees: a prompt begins with a picture, whose features requests share",
 }
+DEFAULT_MODELS = {"encoder": "tiny-bert", "seq2seq": "tiny-t5", "pictures": "tiny-llava"}
+"""Of those built-in targets that do not run `tiny`."""
 
 
 class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +30,7 @@ class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         target: A name of `TARGETS`, or "package.module:factory".
-        model: A model's name, folder or GGUF file; only for targets that take one.
+        model: A model's name, folder or GGUF file, only for targets that take one; "tiny" is each target's own default.
         faults: Planted bugs and quirks, only in the built-in target.
     """
 
@@ -70,7 +75,8 @@ def build(spec: TargetSpec, here: bool = True) -> Factory:
     from targets.models import find_model
 
     parts = planted(find_plants(spec.faults), spec.target)
-    return DecoderFactory(find_model(spec.model), parts, spec.target)
+    model = DEFAULT_MODELS.get(spec.target, "tiny") if spec.model == "tiny" else spec.model
+    return DecoderFactory(find_model(model), parts, spec.target)
 
 
 def default_model(faults: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import transformers
 
 VOCABULARY = 320
-_BOS, _EOS, _PAD = 256, 257, 258
+BOS, EOS, PAD = 256, 257, 258
 
 
 def _llama_like(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
@@ -30,9 +30,9 @@ def _llama_like(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]
         "max_position_embeddings": 2048,
         "initializer_range": 0.2,
         "tie_word_embeddings": False,
-        "bos_token_id": _BOS,
-        "eos_token_id": _EOS,
-        "pad_token_id": _PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
     }
     return functools.partial(config, **{**settings, **changes})
 
@@ -52,6 +52,16 @@ TINY: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "full_attention"],
     ),
     "tiny-mistral": _llama_like(transformers.MistralConfig, sliding_window=16),
+    # Positions see their own chunk of 16 in the first layer, and all in the second, which has no rotary positions.
+    "tiny-llama4": _llama_like(
+        transformers.Llama4TextConfig,
+        head_dim=16,
+        intermediate_size_mlp=128,
+        attention_chunk_size=16,
+        no_rope_layers=[1, 0],
+        moe_layers=[],
+        attn_temperature_tuning=False,
+    ),
     "tiny-mixtral": _llama_like(transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     "tiny-phi3": _llama_like(transformers.Phi3Config, sliding_window=None),
     "tiny-neox": _llama_like(transformers.GPTNeoXConfig),
@@ -64,8 +74,8 @@ TINY: dict[str, Callable[[], Any]] = {
         n_positions=2048,
         initializer_range=0.2,
         tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
     ),
     "tiny-opt": functools.partial(
         transformers.OPTConfig,
@@ -78,9 +88,9 @@ TINY: dict[str, Callable[[], Any]] = {
         max_position_embeddings=2048,
         init_std=0.2,
         tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-        pad_token_id=_PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
     ),
     "tiny-bloom": functools.partial(
         transformers.BloomConfig,
@@ -90,9 +100,9 @@ TINY: dict[str, Callable[[], Any]] = {
         n_head=4,
         initializer_range=0.2,
         tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-        pad_token_id=_PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
     ),
     "tiny-mamba": functools.partial(
         transformers.MambaConfig,
@@ -102,9 +112,9 @@ TINY: dict[str, Callable[[], Any]] = {
         num_hidden_layers=2,
         initializer_range=0.2,
         tie_word_embeddings=False,
-        bos_token_id=_BOS,
-        eos_token_id=_EOS,
-        pad_token_id=_PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
     ),
     "tiny-bamba": _llama_like(
         transformers.BambaConfig,

@@ -77,6 +77,7 @@ class _Books:
         tokens: By submission, the tokens of its answer.
         owed: By slot whose owner has ended and that was not said to be free: that owner, and steps since.
         idle_bytes: As many as were allocated at the first idle moment.
+        digests: Of what is shared and only read, by name, as the last account had them.
     """
 
     requests: tuple[Request, ...]
@@ -86,6 +87,7 @@ class _Books:
     tokens: Counter[int] = field(default_factory=Counter)
     owed: dict[int, tuple[int, int]] = field(default_factory=dict)
     idle_bytes: int | None = None
+    digests: dict[str, str] = field(default_factory=dict)
 
     def enter(self, event: Event) -> None:
         """One event."""
@@ -157,6 +159,7 @@ def _amiss(audit: Audit, books: _Books) -> Iterator[Complaint]:
     yield from _overlaps(audit)
     if audit.pages is not None:
         yield from _pages(audit.pages, (*audit.held, *audit.retiring), books)
+    yield from _shelved(audit, books)
     if sorted(audit.queued) != sorted(books.waiting):
         yield None, f"requests {sorted(audit.queued)} are queued, but {sorted(books.waiting)} are waiting"
     yield from _growth(audit, books)
@@ -199,6 +202,18 @@ def _pages(pages: Pages, holdings: tuple[Holding, ...], books: _Books) -> Iterat
         if not least <= len(holding.pages) <= most:
             room = f"{len(holding.pages)} pages of {pages.size} for {holding.cells} cells"
             yield owner, f"slot {holding.slot} of request #{owner} has {room}"
+
+
+def _shelved(audit: Audit, books: _Books) -> Iterator[Complaint]:
+    """What is shared and only read keeps its bits, and those use it, once each, who have a slot."""
+    here = Counter(holding.slot for holding in (*audit.held, *audit.retiring))
+    for kept in audit.shelved:
+        before = books.digests.get(kept.name) or kept.digest
+        if kept.digest != before:
+            yield None, f"shared {kept.name} was {before}, and is {kept.digest}: somebody wrote to it"
+        for slot, times in (Counter(kept.slots) - here).items():
+            yield None, f"shared {kept.name} is used by slot {slot}, {times} times more often than that is held"
+    books.digests = {kept.name: kept.digest for kept in audit.shelved}
 
 
 def _growth(audit: Audit, books: _Books) -> Iterator[Complaint]:

@@ -1,5 +1,8 @@
 """Our batched decoder, for any Hugging Face causal LM: one engine whose requests may share state in several ways.
 
+It also runs networks with an encoder: batches of items (ItemStore), and requests that share what an encoder made of their
+sources or pictures (Shelf; CrossingStore, PictureStore).
+
     Decoder ──> Scheduler (who gets which slot)
        │  ├───> Batch     (the rows, and what goes with each)
        │  └───> Sampler   (which token each row takes)
@@ -12,11 +15,14 @@ Imports `targets.protocol` and `targets.models` only.
 """
 
 from targets.decoder.batch import Batch
+from targets.decoder.crossing import CrossingRunner, CrossingStore, SourceRunner, SourceStore
 from targets.decoder.engine import Decoder
-from targets.decoder.factory import DECODERS, DecoderFactory
+from targets.decoder.factory import DECODERS, RUNNERS, DecoderFactory, built_in
+from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.layout import Layout, plan_bytes
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
+from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.pool import Pool
 from targets.decoder.prefix import PrefixIndex
 from targets.decoder.private import PrivateStore
@@ -24,30 +30,43 @@ from targets.decoder.rows import Rows
 from targets.decoder.runner import Feed, Runner
 from targets.decoder.sampler import Sampler
 from targets.decoder.scheduler import Scheduler
+from targets.decoder.shelf import Entry, Shelf
 from targets.decoder.slots import SlotCache, SlotStore
 from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
 
 __all__ = [
     "Batch",
+    "CrossingRunner",
+    "CrossingStore",
     "DECODERS",
     "Decoder",
     "DecoderFactory",
+    "Entry",
     "Feed",
+    "ItemRunner",
+    "ItemStore",
     "Layout",
     "PageStore",
     "Parts",
+    "PictureRunner",
+    "PictureStore",
     "Pool",
     "PrefixIndex",
     "PrivateStore",
+    "RUNNERS",
     "Rows",
     "Runner",
     "Sampler",
     "Scheduler",
+    "Shelf",
     "SlotCache",
     "SlotStore",
+    "SourceRunner",
+    "SourceStore",
     "StateCache",
     "StateStore",
     "Store",
+    "built_in",
     "plan_bytes",
 ]

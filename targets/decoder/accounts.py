@@ -31,6 +31,7 @@ def audit_of(decoder: Decoder) -> Audit:
         retiring=tuple(_holding(decoder, slot, [owner]) for slot, owner in sorted(retiring.items()) if slot is not None),
         pages=store.account(),
         allocated=store.allocated(),
+        shelved=store.shelved(),
         counts={**decoder.counts, **decoder.planner.counts, **store.counts, **decoder.runner.counts},
     )
 
@@ -67,6 +68,6 @@ def counted(settings: Mapping[str, Setting]) -> list[str]:
         "discarded": bool(settings["pipelined"]),
         "preempted": "pool_tokens" in settings,
         "ring_wrapped": settings.get("window") == "ring",
-        "padded": bool(settings["pad_batch"]),
+        "padded": bool(settings.get("pad_batch")),
     }
     return [name for name, counted in names.items() if counted]

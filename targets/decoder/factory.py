@@ -6,19 +6,57 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from targets.decoder.crossing import CrossingRunner, CrossingStore
 from targets.decoder.engine import Decoder
+from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.knobs import knobs_of
 from targets.decoder.packed import PACKABLE, is_large, pack
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
+from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.private import PrivateStore
+from targets.decoder.runner import Runner
 from targets.decoder.slots import SlotStore
 from targets.decoder.store import Store
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
 
-DECODERS: dict[str, type[Store]] = {"slots": SlotStore, "pages": PageStore, "private": PrivateStore}
+DECODERS: dict[str, type[Store]] = {
+    "slots": SlotStore,
+    "pages": PageStore,
+    "private": PrivateStore,
+    "encoder": ItemStore,
+    "seq2seq": CrossingStore,
+    "pictures": PictureStore,
+}
 """The built-in targets, and the store that makes each of them."""
+RUNNERS: dict[str, type[Runner]] = {
+    "encoder": ItemRunner,
+    "seq2seq": CrossingRunner,
+    "pictures": PictureRunner,
+}
+"""Those whose network is asked in another way than a causal LM; each runs the networks of that family only."""
+
+
+class Opaque(Decoder):
+    """A decoder of which more attends than what it keeps cells of: it does not say whose its rows are."""
+
+    inspect = None  # type: ignore[assignment]
+
+
+def built_in(name: str) -> Parts:
+    """The parts of a built-in target."""
+    if name in RUNNERS:
+        return Parts(decoder=Opaque, store=DECODERS[name], runner=RUNNERS[name])
+    return Parts(decoder=Decoder, store=DECODERS[name])
+
+
+_FAMILIES = {
+    "causal": "a causal LM",
+    "encoder": "an encoder-only network",
+    "seq2seq": "an encoder and a decoder",
+    "pictures": "a causal LM that sees pictures",
+}
 
 
 class DecoderFactory:
@@ -28,9 +66,12 @@ class DecoderFactory:
     """
 
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
+        family = name if name in RUNNERS else "causal"
+        if model.plan.family != family:
+            raise BadInput("model", f"{_FAMILIES[family]} for target {name}", model.name, "--model")
         self.name = name
         self.model = model
-        self.parts = parts or Parts(decoder=Decoder, store=DECODERS[name])
+        self.parts = parts or built_in(name)
         self.knobs = knobs_of(model.plan, name)
         self.control = Control(
             rows=True,
@@ -41,7 +82,7 @@ class DecoderFactory:
             tags=True,
             poison=True,
             life_cycles=True,
-            inspect=True,
+            inspect=family == "causal",
             sampling=True,
             noise=True,
             shares=DECODERS[name].shares,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from targets.decoder.store import POISONS
@@ -17,14 +19,17 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
     return (
         *_admission(plan),
         *_steps(plan),
-        *{"slots": _slots, "pages": _pages, "private": _private}[target](plan),
+        *_STORES[target](plan),
+        *_cells(plan),
         *_undrawn(),
     )
 
 
 def _admission(plan: Plan) -> tuple[Knob, ...]:
     positions = plan.positions_max
-    contexts = tuple(min(size, positions) for size in (CONTEXT_TOKENS_MAX, 16, 32, 64, CONTEXT_TOKENS_LONG))
+    # Where every answer encodes the whole item anew, long ones are for whoever asks for them.
+    long = () if plan.family == "encoder" else (CONTEXT_TOKENS_LONG,)
+    contexts = tuple(min(size, positions) for size in (CONTEXT_TOKENS_MAX, 16, 32, 64, *long))
     return (
         Knob(name="slots", default=4, values=(4, 1, 2, 3, 8), low=1, high=1024, doc="requests that have state at once"),
         Knob(name="slot_order", default="lifo", values=("lifo", "fifo"), doc="which free slot is taken next"),
@@ -66,13 +71,16 @@ def _steps(plan: Plan) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
-        Knob(
-            name="pad_batch",
-            default=False,
-            values=(False, True),
-            doc="forwards are filled up to 1, 2, 4, 8, ... rows, as captured graphs need",
-        ),
+        *([_PAD_BATCH] if plan.family in ("causal", "encoder") else []),  # who is nobody has no source
     )
+
+
+_PAD_BATCH = Knob(
+    name="pad_batch",
+    default=False,
+    values=(False, True),
+    doc="forwards are filled up to 1, 2, 4, 8, ... rows, as captured graphs need",
+)
 
 
 _REUSE = Knob(
@@ -151,7 +159,39 @@ def _private(plan: Plan) -> tuple[Knob, ...]:
     )
 
 
-def _undrawn() -> tuple[Knob, ...]:
+def _items(plan: Plan) -> tuple[Knob, ...]:
+    return (_REUSE,)
+
+
+def _sources(plan: Plan) -> tuple[Knob, ...]:
+    return (
+        _REUSE,
+        Knob(
+            name="unused_max",
+            default=4,
+            values=(4, 0, 1),
+            low=0,
+            high=1_000_000,
+            unit="sources",
+            doc="encoded ones that nobody uses any more are kept for those who bring the same",
+        ),
+    )
+
+
+_STORES: dict[str, Callable[[Plan], tuple[Knob, ...]]] = {
+    "slots": _slots,
+    "pages": _pages,
+    "private": _private,
+    "encoder": _items,
+    "seq2seq": _sources,
+    "pictures": _sources,
+}
+"""By target, what only its store has."""
+
+
+def _cells(plan: Plan) -> tuple[Knob, ...]:
+    if plan.family == "encoder":
+        return ()  # what it keeps are token ids
     return (
         Knob(
             name="kv_dtype",
@@ -161,6 +201,11 @@ def _undrawn() -> tuple[Knob, ...]:
             drawn=False,
             doc="of K and V, where it is not that of the arithmetic",
         ),
+    )
+
+
+def _undrawn() -> tuple[Knob, ...]:
+    return (
         Knob(
             name="dtype",
             default="float64",

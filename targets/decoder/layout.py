@@ -31,6 +31,7 @@ class Layout:
         page_order: Which free page is taken next, "lifo" or "fifo".
         hits: Whether pages are kept for requests that begin alike.
         grouped: Whether references are given back once a step, all together.
+        unused_max: Encoded sources that are kept though nobody uses them.
     """
 
     slots: int
@@ -47,11 +48,12 @@ class Layout:
     page_order: str = "lifo"
     hits: bool = False
     grouped: bool = False
+    unused_max: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Layout:
         """As a target's settings say, its defaults filled in."""
-        dtype = settings["dtype"] if settings["kv_dtype"] == "same" else settings["kv_dtype"]
+        dtype = settings["dtype"] if settings.get("kv_dtype", "same") == "same" else settings["kv_dtype"]
         size = int(settings.get("page_size", cls.page_size))
         return cls(
             slots=int(settings["slots"]),
@@ -59,7 +61,7 @@ class Layout:
             dtype=DTYPES[str(dtype)],
             arithmetic=DTYPES[str(settings["dtype"])],
             device=torch.device(str(settings["device"])),
-            null=bool(settings["pad_batch"]),
+            null=bool(settings.get("pad_batch", cls.null)),
             reuse=str(settings.get("reuse", cls.reuse)),
             append_max=int(settings["ring_append_max"]) if settings.get("window") == "ring" else None,
             growth=str(settings.get("growth", cls.growth)),
@@ -67,6 +69,7 @@ class Layout:
             pages=int(settings.get("pool_tokens", 0)) // size,
             page_order=str(settings.get("page_order", cls.page_order)),
             hits=bool(settings.get("prefix_cache", cls.hits)),
+            unused_max=int(settings.get("unused_max", cls.unused_max)),
             grouped=settings.get("references") == "grouped",
         )
 

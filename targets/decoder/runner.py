@@ -21,7 +21,7 @@ from targets.decoder.rows import Rows
 from targets.decoder.slots import SlotCache
 from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
-from targets.models import Plan, logits_of
+from targets.models import LayerPlan, Plan, logits_of
 from targets.protocol import Attended
 from targets.protocol.tags import POSITION_SHIFT, pack
 
@@ -115,16 +115,21 @@ class Runner:
         masks = self.masks(rows)
         if self.store.tags:
             rows.tags = self.tags(feeds, rows)
-        kept, last = self.kept(rows)
-        cache = self.cache(rows)
-        output = self.network(input_ids=rows.ids, cache=cache, use_cache=True, **masks, **kept)
-        cache.keep()
+        logits = self.logits(rows, masks)
         if rows.attended:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds[:real], counts, strict=False):
             self.store.grew(feed.slot, count)
+        return logits[:real]
+
+    def logits(self, rows: Rows, masks: dict[str, Any]) -> torch.Tensor:
+        """Asks the network: logits [B, V] behind each row's last token."""
+        kept, last = self.kept(rows)
+        cache = self.cache(rows)
+        output = self.network(input_ids=rows.ids, cache=cache, use_cache=True, **masks, **kept)
+        cache.keep()
         logits = logits_of(output)
-        return (logits[:, 0] if last is None else logits[last])[:real]
+        return logits[:, 0] if last is None else logits[last]
 
     def kept(self, rows: Rows) -> tuple[dict[str, Any], tuple[torch.Tensor, torch.Tensor] | None]:
         """The network's argument by which it computes logits of no more columns than are read, and where these then are.
@@ -201,8 +206,17 @@ class Runner:
             window = self.plan.layers[self.attending[0]].window
             return {"attention_mask": self.visible(rows, window), "position_ids": rows.positions}
         layers = dict(zip(self.plan.layer_types, self.plan.layers, strict=True))
-        masks = {name: self.visible(rows, layer.window) if layer.heads else None for name, layer in layers.items()}
+        masks = {name: self.of_layer(rows, layer) if layer.heads else None for name, layer in layers.items()}
         return {"attention_mask": masks, "position_ids": rows.positions}
+
+    def of_layer(self, rows: Rows, layer: LayerPlan) -> torch.Tensor:
+        """Bool [B, 1, Q, T]: what a layer's queries see, where layers differ."""
+        seen = self.visible(rows, layer.window)
+        return seen if layer.chunk is None else seen & self.within(rows, layer.chunk)
+
+    def within(self, rows: Rows, chunk: int) -> torch.Tensor:
+        """Bool [B, 1, Q, T]: the cells whose positions are in a query's own chunk."""
+        return self.cell_numbers[: rows.cells] // chunk == rows.positions[:, None, :, None] // chunk
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
         """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them.

@@ -20,7 +20,7 @@ import torch
 from targets.decoder.layout import Layout
 from targets.decoder.rows import Rows
 from targets.models import Plan
-from targets.protocol import Cells, Pages
+from targets.protocol import Cells, Pages, Shelved
 
 DIRT = (1.5, -0.75)
 """K and V of a cell that nobody has written."""
@@ -145,6 +145,10 @@ class Store(ABC):
     def account(self) -> Pages | None:
         """The pool's account, for a store that has one."""
         return None
+
+    def shelved(self) -> tuple[Shelved, ...]:
+        """What requests share and nobody may write to."""
+        return ()
 
     def pages_of(self, slot: int) -> tuple[int, ...]:
         """The pages of a slot."""

@@ -5,13 +5,14 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 
 from collections.abc import Collection, Sequence
 
-from targets.decoder import Parts
+from targets.decoder import Parts, built_in
 from targets.faults import (
     batching,
     cache,
     chunks,
     geometry,
     inflight,
+    items,
     kept,
     lifecycle,
     memory,
@@ -25,9 +26,10 @@ from targets.faults import (
     references,
     rows,
     sampling,
+    sources,
     windows,
 )
-from targets.faults.bank import Fault, Probe, Quirk, built_in
+from targets.faults.bank import Fault, Probe, Quirk
 from targets.protocol import BadInput
 
 FAULTS: dict[str, Fault] = {
@@ -51,6 +53,8 @@ FAULTS: dict[str, Fault] = {
         *windows.FAULTS,
         *padrows.FAULTS,
         *memory.FAULTS,
+        *items.FAULTS,
+        *sources.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

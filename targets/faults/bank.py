@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from targets.decoder import DECODERS, Decoder, Parts
+from targets.decoder import Parts, built_in
 from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
 
 PREFILLS_TOGETHER = ("tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-mixtral")
@@ -102,11 +102,6 @@ class Quirk:
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this quirk in them; an honest probe plants the twin."""
         return _plant(self.name, self.mixins, parts or built_in(self.targets[0]), probe)
-
-
-def built_in(target: str) -> Parts:
-    """The parts of a built-in target as they are."""
-    return Parts(decoder=Decoder, store=DECODERS[target])
 
 
 def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts, probe: Probe | None) -> Parts:

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from targets.decoder import Decoder, Parts, Rows
+from targets.decoder import Decoder, Parts, Rows, built_in
 from targets.decoder.running import Running
-from targets.faults.bank import Probe, built_in
+from targets.faults.bank import Probe
 from targets.protocol import Event, Setting
 
 Exchange = Callable[[Any, Running, Running], bool]

@@ -112,6 +112,39 @@ class ShortRingStore(SlotStore):
         super().__init__(plan, layout if probe.honest else short)
 
 
+class LongestChunkRunner(Runner):
+    """All rows of a forward are taken to be in the longest one's chunk. The twin looks at each row's own."""
+
+    chunk_of_longest: Probe
+
+    def within(self, rows: Rows, chunk: int) -> torch.Tensor:
+        probe, right = self.chunk_of_longest, super().within(rows, chunk)
+        probe.reach()
+        if probe.honest:
+            return right
+        cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
+        seen = (cells // chunk == queries.amax() // chunk) | (cells == queries)
+        probe.change(not torch.equal(seen, right))
+        return seen
+
+
+class RestartingChunkRunner(Runner):
+    """Chunks are counted from a forward's first token. The twin counts from the request's."""
+
+    chunk_from_forward: Probe
+
+    def within(self, rows: Rows, chunk: int) -> torch.Tensor:
+        probe, right = self.chunk_from_forward, super().within(rows, chunk)
+        probe.reach()
+        if probe.honest:
+            return right
+        first = rows.positions[:, None, :1, None]
+        cells, queries = self.cell_numbers[: rows.cells], rows.positions[:, None, :, None]
+        seen = (cells - first) // chunk == (queries - first) // chunk
+        probe.change(not torch.equal(seen, right))
+        return seen
+
+
 _MODELS = ("tiny-mistral", "tiny-gemma3")
 _RING: dict[str, Setting] = {"window": "ring", "ring_append_max": 4}
 _ISOLATION = (CheckName.ISOLATION,)
@@ -180,5 +213,31 @@ FAULTS = (
         checks=_LEAKS,
         models=_MODELS,
         settings=_RING,
+    ),
+    Fault(
+        name="chunk-of-longest",
+        group="window",
+        modelled_on="chunked-local attention in a padded batch: the chunk taken from the longest row (source article)",
+        doc="every row is taken to be in the longest row's chunk",
+        mixins={"runner": LongestChunkRunner},
+        smallest={
+            Kind.INTERFERENCE: at_once(request((1,) * 17, 1), request((1, 2), 1)),
+            Kind.WRONG_ALONE: at_once(request((1, 2, *[1] * 15), 1)),
+        },
+        checks=_ISOLATION,
+        models=("tiny-llama4",),
+    ),
+    Fault(
+        name="chunk-from-forward",
+        group="window",
+        modelled_on="chunked-local attention under a cache: the chunk counted from the new tokens (source article)",
+        doc="a chunk begins with each forward's first token",
+        mixins={"runner": RestartingChunkRunner},
+        smallest={
+            Kind.WRONG_ALONE: at_once(request((1,), 2)),
+            Kind.INTERFERENCE: at_once(request((1,), 1), request((1, 2), 1), step_tokens_max=2),
+        },
+        checks=_ISOLATION,
+        models=("tiny-llama4",),
     ),
 )

@@ -135,6 +135,20 @@ class Pages(msgspec.Struct, frozen=True):
     references: tuple[tuple[int, int], ...]
 
 
+class Shelved(msgspec.Struct, frozen=True):
+    """What several requests may read at once and none may write, as an encoder's output.
+
+    Attributes:
+        name: The same for as long as it is kept.
+        slots: Of the requests that use it now.
+        digest: Of its bits; empty while it has not been made.
+    """
+
+    name: str
+    slots: tuple[int, ...]
+    digest: str
+
+
 class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Who owns what, at the end of a step: every held slot, the free list as it is, the queue, the number of slots.
 
@@ -143,6 +157,7 @@ class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         pages: The pool, where the target has one.
         allocated: Bytes of K and V that are allocated, on whatever memory; None where the target does not say.
         counts: How often the target did what no event tells, by name, since it was opened.
+        shelved: What is shared and only read.
     """
 
     held: tuple[Holding, ...]
@@ -153,6 +168,7 @@ class Audit(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     pages: Pages | None = None
     allocated: int | None = None
     counts: dict[str, int] = {}
+    shelved: tuple[Shelved, ...] = ()
 
 
 class Audited(msgspec.Struct, frozen=True, tag=True):

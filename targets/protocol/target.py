@@ -131,6 +131,10 @@ class Factory(Protocol):
 
         Called as `network(input_ids=ids, use_cache=False)` with int64 [B, n]; gives logits [B, n, V], bare or as
         `.logits`. Rows of a batch are equally long and nothing is padded.
+
+        Where the prompt is not simply what comes first, as for an encoder, its forward has an argument `prompt_tokens` as
+        well: so many of the n tokens are prompt, the others answer, and the logits wanted are those from the last token of
+        the prompt on, [B, n - prompt_tokens + 1, V].
         """
 
     def module(self, settings: Mapping[str, Setting]) -> nn.Module | None:

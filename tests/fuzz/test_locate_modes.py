@@ -15,8 +15,7 @@ from fuzz.watch import StepCells
 from oracle.attention import Attention
 from oracle.where import Expected, departure
 from targets.decoder import DecoderFactory
-from targets.faults import FAULTS
-from targets.faults.bank import built_in
+from targets.faults import FAULTS, built_in
 from targets.models import Model, find_model
 from targets.protocol import Cancel, Kind, Op, Request, Schedule, Setting, Step, Submit, submissions
 from tests.fuzz.test_locate import located, watch

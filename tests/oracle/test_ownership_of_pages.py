@@ -18,6 +18,7 @@ from targets.protocol import (
     Holding,
     Pages,
     Reason,
+    Shelved,
 )
 from tests.oracle.handmade import asked, sentences
 from tests.oracle.test_ownership import IN_PIECES, LEFT, LONG, held
@@ -136,3 +137,32 @@ def test_memory_that_grows_from_one_idle_moment_to_the_next_is_said() -> None:
 def test_a_moment_when_somebody_waits_is_not_idle() -> None:
     waits = (Asked(0), idle(0, queued=(0,)), *ENDS[1:], idle(64), *ENDS_TOO, idle(64))
     assert sentences(ownership, asked((1,), (2,), new=1), *waits) == []
+
+
+# What is shared and only read
+
+
+def shelved(*kept: Shelved) -> Audited:
+    holdings = (held(0, 0, cells=4), held(1, 1, cells=1))
+    return Audited(Audit(held=holdings, free=(), queued=(), slots=2, shelved=kept))
+
+
+KEPT = Shelved("one", (0, 1), "a")
+
+
+@pytest.mark.parametrize(
+    ("accounts", "complaints"),
+    [
+        ((KEPT, KEPT), []),
+        ((Shelved("one", (0,), ""), KEPT), []),
+        ((KEPT, Shelved("other", (0, 1), "b")), []),
+        ((KEPT, Shelved("one", (0, 1), "b")), ["shared one was a, and is b: somebody wrote to it"]),
+        ((Shelved("one", (0, 2), "a"),), ["shared one is used by slot 2, 1 times more often than that is held"]),
+        ((Shelved("one", (1, 1, 1), "a"),), ["shared one is used by slot 1, 2 times more often than that is held"]),
+    ],
+    ids=["the same", "encoded since", "another one", "written to", "used by nobody", "used twice"],
+)
+def test_what_is_shared_keeps_its_bits_and_is_used_by_those_who_are_there(
+    accounts: tuple[Shelved, ...], complaints: list[str]
+) -> None:
+    assert sentences(ownership, LONG, *IN_PIECES, *map(shelved, accounts)) == complaints

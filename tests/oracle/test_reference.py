@@ -117,3 +117,18 @@ def test_the_isolated_answer_repeats_forced_tokens_and_goes_on_from_them(network
     request = Request(prompt=PROMPT, max_new_tokens=4, forced=(7, 8))
     continued, _ = step_by_step(network, (*PROMPT, 7, 8), 2)
     assert Reference(network).greedy(request, 64) == (7, 8, *continued)
+
+
+class Told(nn.Module):
+    """A network that is told how many tokens are the prompt, and says so in its logits."""
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool, prompt_tokens: int) -> torch.Tensor:
+        return torch.full((1, input_ids.shape[1] - prompt_tokens + 1, 8), float(prompt_tokens))
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return iter([nn.Parameter(torch.zeros(1))])
+
+
+def test_a_network_that_asks_for_it_is_told_what_is_the_prompt() -> None:
+    logits = Reference(Told()).logits((1, 2, 3), (4, 5))
+    assert logits.tolist() == [[3.0] * 8] * 2

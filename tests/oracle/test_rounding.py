@@ -31,6 +31,18 @@ def test_the_envelope_is_the_largest_difference_between_forwards_of_unequal_shap
     assert bound(Loud(), vocabulary=8) == 0.25 * FACTORS[torch.float32]
 
 
+class LoudWhole(Loud):
+    """The same where it must be told what is the prompt, and whose other answers have nothing to do with each other."""
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool, prompt_tokens: int = 0) -> torch.Tensor:
+        answers = super().forward(input_ids, use_cache)[:, prompt_tokens - 1 :]
+        return answers + 100 * prompt_tokens
+
+
+def test_the_envelope_of_a_network_that_is_told_its_prompt_compares_answers_to_one_prompt_only() -> None:
+    assert envelope(LoudWhole(), vocabulary=8) == 0.25
+
+
 @pytest.mark.slow
 def test_the_envelope_is_tiny_in_float64_positive_in_float32_and_larger_in_bfloat16(tiny: Model) -> None:
     size = {name: envelope(tiny.load(name, name, "cpu"), 320) for name in ("float64", "float32", "bfloat16")}

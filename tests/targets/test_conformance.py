@@ -55,6 +55,11 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     "private on tiny": lambda: DecoderFactory(find_model("tiny"), name="private"),
     "pages, everything on": everything_on,
     "pages, everything on, moved": lambda: everything_on(preempt="move"),
+    "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),
+    "encoder on tiny-swin": lambda: DecoderFactory(find_model("tiny-swin"), name="encoder"),
+    "seq2seq on tiny-t5": lambda: DecoderFactory(find_model("tiny-t5"), name="seq2seq"),
+    "seq2seq on tiny-bart": lambda: DecoderFactory(find_model("tiny-bart"), name="seq2seq"),
+    "pictures on tiny-llava": lambda: DecoderFactory(find_model("tiny-llava"), name="pictures"),
     "attention with its cache passed in and out": attention.honest,
 }
 

@@ -138,9 +138,10 @@ def test_an_unknown_model_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         find_model(name)
     assert str(caught.value) == (
-        "model must be one of tiny, tiny-loud, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-mixtral, tiny-phi3, "
-        "tiny-neox, tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, random-50m, gemma3-270m, "
-        "a folder with a config.json, or a .gguf file, "
+        "model must be one of tiny, tiny-loud, tiny-qwen2, tiny-qwen3, tiny-gemma3, tiny-mistral, tiny-llama4, "
+        "tiny-mixtral, tiny-phi3, tiny-neox, tiny-gpt2, tiny-opt, tiny-bloom, tiny-mamba, tiny-bamba, tiny-olmo-hybrid, "
+        "tiny-bert, tiny-modernbert, tiny-vit, tiny-swin, tiny-patchtst, tiny-timesformer, tiny-axial, tiny-t5, "
+        "tiny-bart, tiny-llava, random-50m, gemma3-270m, a folder with a config.json, or a .gguf file, "
         f"got {name} (--model)"
     )
 
@@ -208,6 +209,7 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
     plans = {name: find_model(name).plan for name in tiny_names()}
     assert {name: plan.masks for name, plan in plans.items() if plan.masks != "tensor"} == {
         "tiny-gemma3": "by-type",
+        "tiny-llama4": "by-type",
         "tiny-bloom": "columns",
         "tiny-mamba": "none",
     }
@@ -216,6 +218,8 @@ def test_a_plan_says_how_masks_and_windows_work() -> None:
         "tiny-gemma3": (16, None),
         "tiny-mistral": (16, 16),
     }
+    chunks = {name: tuple(layer.chunk for layer in plan.layers) for name, plan in plans.items()}
+    assert {name: layers for name, layers in chunks.items() if any(layers)} == {"tiny-llama4": (16, None)}
     assert {plan.vocabulary for plan in plans.values()} == {VOCABULARY}
     assert {name: plan.attending for name, plan in plans.items() if plan.attending != (0, 1)} == {
         "tiny-mamba": (),
