@@ -3,7 +3,7 @@
     Decoder ──> Scheduler (who gets which slot)
        │  ├───> Batch     (the rows, and what goes with each)
        │  └───> Sampler   (which token each row takes)
-       └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore)
+       └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore, ThreadStore)
                      │       └──> Pool, PrefixIndex (of pages)
                      └────> StateStore (the recurrent states of every slot)
 
@@ -27,6 +27,7 @@ from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotCache, SlotStore
 from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
+from targets.decoder.threads import ThreadRunner, ThreadStore, Turns
 
 __all__ = [
     "Batch",
@@ -49,5 +50,8 @@ __all__ = [
     "StateCache",
     "StateStore",
     "Store",
+    "ThreadRunner",
+    "ThreadStore",
+    "Turns",
     "plan_bytes",
 ]

@@ -67,6 +67,7 @@ def counted(settings: Mapping[str, Setting]) -> list[str]:
         "discarded": bool(settings["pipelined"]),
         "preempted": "pool_tokens" in settings,
         "ring_wrapped": settings.get("window") == "ring",
-        "padded": bool(settings["pad_batch"]),
+        "padded": bool(settings.get("pad_batch")),
+        "handed_over": settings.get("lock") is False,
     }
     return [name for name, counted in names.items() if counted]

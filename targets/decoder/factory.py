@@ -12,13 +12,17 @@ from targets.decoder.packed import PACKABLE, is_large, pack
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
 from targets.decoder.private import PrivateStore
-from targets.decoder.slots import SlotStore
-from targets.decoder.store import Store
+from targets.decoder.threads import ThreadRunner, ThreadStore
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
 
-DECODERS: dict[str, type[Store]] = {"slots": SlotStore, "pages": PageStore, "private": PrivateStore}
-"""The built-in targets, and the store that makes each of them."""
+DECODERS: dict[str, Parts] = {
+    "slots": Parts(decoder=Decoder),
+    "pages": Parts(decoder=Decoder, store=PageStore),
+    "private": Parts(decoder=Decoder, store=PrivateStore),
+    "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
+}
+"""The built-in targets, and the parts that make each of them."""
 
 
 class DecoderFactory:
@@ -30,7 +34,7 @@ class DecoderFactory:
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
         self.name = name
         self.model = model
-        self.parts = parts or Parts(decoder=Decoder, store=DECODERS[name])
+        self.parts = parts or DECODERS[name]
         self.knobs = knobs_of(model.plan, name)
         self.control = Control(
             rows=True,
@@ -44,8 +48,8 @@ class DecoderFactory:
             inspect=True,
             sampling=True,
             noise=True,
-            shares=DECODERS[name].shares,
-            salts=DECODERS[name].shares,
+            shares=DECODERS[name].store.shares,
+            salts=DECODERS[name].store.shares,
         )
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids

@@ -16,8 +16,8 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
     """The knobs of a built-in target over a network with this plan."""
     return (
         *_admission(plan),
-        *_steps(plan),
-        *{"slots": _slots, "pages": _pages, "private": _private}[target](plan),
+        *_steps(plan, target),
+        *{"slots": _slots, "pages": _pages, "private": _private, "threads": _threads}[target](plan),
         *_undrawn(),
     )
 
@@ -52,8 +52,15 @@ def _admission(plan: Plan) -> tuple[Knob, ...]:
     )
 
 
-def _steps(plan: Plan) -> tuple[Knob, ...]:
-    prefills = ("alone",) if plan.prompts_alone else ("mixed", "apart", "alone")
+def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
+    by_row = target == "threads"  # each row has a forward of its own, and no batch is filled up
+    prefills = ("alone",) if plan.prompts_alone or by_row else ("mixed", "apart", "alone")
+    filled = Knob(
+        name="pad_batch",
+        default=False,
+        values=(False, True),
+        doc="forwards are filled up to 1, 2, 4, 8, ... rows, as captured graphs need",
+    )
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
         Knob(
@@ -66,12 +73,7 @@ def _steps(plan: Plan) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
-        Knob(
-            name="pad_batch",
-            default=False,
-            values=(False, True),
-            doc="forwards are filled up to 1, 2, 4, 8, ... rows, as captured graphs need",
-        ),
+        *(() if by_row else (filled,)),
     )
 
 
@@ -147,6 +149,21 @@ def _private(plan: Plan) -> tuple[Knob, ...]:
             default="buffer",
             values=("buffer", "cat"),
             doc="a cache grows into room that doubles, or by concatenation, a token at a time",
+        ),
+    )
+
+
+def _threads(plan: Plan) -> tuple[Knob, ...]:
+    return (
+        *_private(plan),
+        Knob(name="lock", default=False, values=(False, True), doc="a thread keeps its turn to the end of its forward"),
+        Knob(
+            name="turns",
+            default=0,
+            values=(0, 1, 2, 3),
+            low=0,
+            high=1_000_000,
+            doc="which thread goes on at a hand-over: 0 for the next one, round and round, else drawn from that seed",
         ),
     )
 

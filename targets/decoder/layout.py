@@ -31,6 +31,8 @@ class Layout:
         page_order: Which free page is taken next, "lifo" or "fifo".
         hits: Whether pages are kept for requests that begin alike.
         grouped: Whether references are given back once a step, all together.
+        lock: Whether a thread keeps its turn to the end of its forward.
+        turns: In what order threads take turns: 0 for round and round, else a seed.
     """
 
     slots: int
@@ -47,6 +49,8 @@ class Layout:
     page_order: str = "lifo"
     hits: bool = False
     grouped: bool = False
+    lock: bool = False
+    turns: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Layout:
@@ -59,7 +63,7 @@ class Layout:
             dtype=DTYPES[str(dtype)],
             arithmetic=DTYPES[str(settings["dtype"])],
             device=torch.device(str(settings["device"])),
-            null=bool(settings["pad_batch"]),
+            null=bool(settings.get("pad_batch")),
             reuse=str(settings.get("reuse", cls.reuse)),
             append_max=int(settings["ring_append_max"]) if settings.get("window") == "ring" else None,
             growth=str(settings.get("growth", cls.growth)),
@@ -68,6 +72,8 @@ class Layout:
             page_order=str(settings.get("page_order", cls.page_order)),
             hits=bool(settings.get("prefix_cache", cls.hits)),
             grouped=settings.get("references") == "grouped",
+            lock=bool(settings.get("lock", cls.lock)),
+            turns=int(settings.get("turns", cls.turns)),
         )
 
     def room(self, window: int | None) -> int:

@@ -25,6 +25,7 @@ from targets.faults import (
     references,
     rows,
     sampling,
+    threads,
     windows,
 )
 from targets.faults.bank import Fault, Probe, Quirk, built_in
@@ -51,6 +52,7 @@ FAULTS: dict[str, Fault] = {
         *windows.FAULTS,
         *padrows.FAULTS,
         *memory.FAULTS,
+        *threads.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from targets.decoder import DECODERS, Decoder, Parts
+from targets.decoder import DECODERS, Parts
 from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
 
 PREFILLS_TOGETHER = ("tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-mixtral")
@@ -106,7 +106,7 @@ class Quirk:
 
 def built_in(target: str) -> Parts:
     """The parts of a built-in target as they are."""
-    return Parts(decoder=Decoder, store=DECODERS[target])
+    return DECODERS[target]
 
 
 def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts, probe: Probe | None) -> Parts:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from targets.decoder import DECODERS, Decoder, DecoderFactory, PageStore, Parts, Pool
@@ -14,14 +16,14 @@ def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) -> None:
-    store = DECODERS[FAULTS[name].targets[0]]
-    clean = Parts(decoder=Decoder, store=store)
+    clean = DECODERS[FAULTS[name].targets[0]]
+    before = replace(clean)
     parts = FAULTS[name].plant()
     for part in ("decoder", "scheduler", "store", "states", "planner", "batch", "runner", "sampler"):
         changed = getattr(parts, part) is not getattr(clean, part)
         assert changed == (part in FAULTS[name].mixins), part
         assert issubclass(getattr(parts, part), getattr(clean, part))
-    assert clean == Parts(decoder=Decoder, store=store)
+    assert clean == before
 
 
 def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:
