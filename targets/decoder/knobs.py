@@ -19,6 +19,7 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
         *_steps(plan, target),
         *{"slots": _slots, "pages": _pages, "private": _private, "threads": _threads}[target](plan),
         *_undrawn(),
+        *_trust(plan),
     )
 
 
@@ -164,6 +165,24 @@ def _threads(plan: Plan) -> tuple[Knob, ...]:
             low=0,
             high=1_000_000,
             doc="which thread goes on at a hand-over: 0 for the next one, round and round, else drawn from that seed",
+        ),
+    )
+
+
+def _trust(plan: Plan) -> tuple[Knob, ...]:
+    if plan.masks not in ("tensor", "by-type"):
+        return ()  # a mask of columns is not added to logits, and a recurrent state has none
+    return (
+        Knob(
+            name="trust_bias",
+            default=0,
+            values=(0, 1, 2, 4, 8),
+            low=0,
+            high=64,
+            may_change_outputs=True,
+            drawn=False,
+            unit="nats",
+            doc="experimental: taken from the logits of tokens that a request calls untrusted; 0: the label means nothing",
         ),
     )
 

@@ -32,6 +32,7 @@ class Layout:
         hits: Whether pages are kept for requests that begin alike.
         grouped: Whether references are given back once a step, all together.
         lock: Whether a thread keeps its turn to the end of its forward.
+        trust_bias: What is taken from the logits of tokens of low trust, in nats.
         turns: In what order threads take turns: 0 for round and round, else a seed.
     """
 
@@ -51,6 +52,7 @@ class Layout:
     grouped: bool = False
     lock: bool = False
     turns: int = 0
+    trust_bias: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Layout:
@@ -73,6 +75,7 @@ class Layout:
             hits=bool(settings.get("prefix_cache", cls.hits)),
             grouped=settings.get("references") == "grouped",
             lock=bool(settings.get("lock", cls.lock)),
+            trust_bias=int(settings.get("trust_bias", cls.trust_bias)),
             turns=int(settings.get("turns", cls.turns)),
         )
 
