@@ -14,6 +14,7 @@ import msgspec
 from fuzz.benches import bench
 from fuzz.certify import certify
 from fuzz.commandline import Number, Root, bad, check_file, check_folder, check_python, limit_memory, read_settings
+from fuzz.passphrase.command import passphrase
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -24,6 +25,7 @@ def main() -> None:
 
 main.add_command(bench)
 main.add_command(certify)
+main.add_command(passphrase)
 
 
 @main.command()

@@ -16,6 +16,7 @@ class Meter:
         self.forwards = 0
         self._watched: list[nn.Module] = []
         self._started = 0.0
+        self._inside = 0  # threads may be in several forwards at once
 
     def watch(self, network: nn.Module | None) -> None:
         """Hooks a network; None, a network out of reach, is left out."""
@@ -23,11 +24,15 @@ class Meter:
             return
         self._watched.append(network)
         network.register_forward_pre_hook(self._begin)
-        network.register_forward_hook(self._end)
+        network.register_forward_hook(self._end, always_call=True)
 
     def _begin(self, *_: Any) -> None:
-        self._started = time.perf_counter()
+        if not self._inside:
+            self._started = time.perf_counter()
+        self._inside += 1
 
     def _end(self, *_: Any) -> None:
-        self.seconds += time.perf_counter() - self._started
+        self._inside -= 1
+        if not self._inside:
+            self.seconds += time.perf_counter() - self._started
         self.forwards += 1

@@ -17,6 +17,7 @@ TARGETS = {
     "slots": "our batched decoder, any Hugging Face causal LM: a slab of K and V, a row of it a request",
     "pages": "the same with K and V in pages that requests which begin alike share",
     "private": "the same with a cache of its own for each request",
+    "threads": "the same with a thread for each request, which hand over to each other as the schedule says",
     "encoder": "batches of items that an encoder-only network reads: texts, pictures, films, series, planes",
     "seq2seq": "an encoder's output that requests with one source share, and a decoder with a slab of K and V",
     "pictures": "`slots` over a network that sees: a prompt begins with a picture, whose features requests share",

@@ -6,7 +6,7 @@ sources or pictures (Shelf; CrossingStore, PictureStore).
     Decoder ──> Scheduler (who gets which slot)
        │  ├───> Batch     (the rows, and what goes with each)
        │  └───> Sampler   (which token each row takes)
-       └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore)
+       └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore, ThreadStore)
                      │       └──> Pool, PrefixIndex (of pages)
                      └────> StateStore (the recurrent states of every slot)
 
@@ -17,7 +17,7 @@ Imports `targets.protocol` and `targets.models` only.
 from targets.decoder.batch import Batch
 from targets.decoder.crossing import CrossingRunner, CrossingStore, SourceRunner, SourceStore
 from targets.decoder.engine import Decoder
-from targets.decoder.factory import DECODERS, RUNNERS, DecoderFactory, built_in
+from targets.decoder.factory import DECODERS, FAMILIES, DecoderFactory
 from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.layout import Layout, plan_bytes
 from targets.decoder.pages import PageStore
@@ -34,6 +34,7 @@ from targets.decoder.shelf import Entry, Shelf
 from targets.decoder.slots import SlotCache, SlotStore
 from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
+from targets.decoder.threads import ThreadRunner, ThreadStore, Turns
 
 __all__ = [
     "Batch",
@@ -42,6 +43,7 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "DecoderFactory",
+    "FAMILIES",
     "Entry",
     "Feed",
     "ItemRunner",
@@ -54,7 +56,6 @@ __all__ = [
     "Pool",
     "PrefixIndex",
     "PrivateStore",
-    "RUNNERS",
     "Rows",
     "Runner",
     "Sampler",
@@ -67,6 +68,8 @@ __all__ = [
     "StateCache",
     "StateStore",
     "Store",
-    "built_in",
+    "ThreadRunner",
+    "ThreadStore",
+    "Turns",
     "plan_bytes",
 ]

@@ -69,5 +69,6 @@ def counted(settings: Mapping[str, Setting]) -> list[str]:
         "preempted": "pool_tokens" in settings,
         "ring_wrapped": settings.get("window") == "ring",
         "padded": bool(settings.get("pad_batch")),
+        "handed_over": settings.get("lock") is False,
     }
     return [name for name, counted in names.items() if counted]

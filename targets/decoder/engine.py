@@ -87,7 +87,7 @@ class Decoder:
             why = "queue full"
         if why is not None:
             return [Refused(submission, why)]
-        self.live[submission] = Running(submission, request)
+        self.live[submission] = Running(submission, self.runner.trust.apart(submission, request))
         return []
 
     def refusal(self, request: Request) -> str | None:
@@ -136,6 +136,7 @@ class Decoder:
             running = self.live[submission]
             self.store.begin(slot)
             self.states.begin(slot)
+            self.runner.trust.label(slot, running.request)
             self.batch.join(submission, slot)
             self.sampler.join(submission, running.request, running.answer)
             running.slot = slot
@@ -314,8 +315,7 @@ class Decoder:
             token = self.token_of(running, choice)
             self.batch.keep(row, token)
             events.append(self.accept(running, token, shown))
-            reason = self.ending(running)
-            if reason is not None:
+            if (reason := self.ending(running)) is not None:
                 ended.append((running, reason))
         for running, reason in ended:
             events += self.retire(running, reason)

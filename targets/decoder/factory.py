@@ -15,27 +15,10 @@ from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
 from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.private import PrivateStore
-from targets.decoder.runner import Runner
 from targets.decoder.slots import SlotStore
-from targets.decoder.store import Store
+from targets.decoder.threads import ThreadRunner, ThreadStore
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
-
-DECODERS: dict[str, type[Store]] = {
-    "slots": SlotStore,
-    "pages": PageStore,
-    "private": PrivateStore,
-    "encoder": ItemStore,
-    "seq2seq": CrossingStore,
-    "pictures": PictureStore,
-}
-"""The built-in targets, and the store that makes each of them."""
-RUNNERS: dict[str, type[Runner]] = {
-    "encoder": ItemRunner,
-    "seq2seq": CrossingRunner,
-    "pictures": PictureRunner,
-}
-"""Those whose network is asked in another way than a causal LM; each runs the networks of that family only."""
 
 
 class Opaque(Decoder):
@@ -44,19 +27,24 @@ class Opaque(Decoder):
     inspect = None  # type: ignore[assignment]
 
 
-def built_in(name: str) -> Parts:
-    """The parts of a built-in target."""
-    if name in RUNNERS:
-        return Parts(decoder=Opaque, store=DECODERS[name], runner=RUNNERS[name])
-    return Parts(decoder=Decoder, store=DECODERS[name])
+DECODERS: dict[str, Parts] = {
+    "slots": Parts(decoder=Decoder, store=SlotStore),
+    "pages": Parts(decoder=Decoder, store=PageStore),
+    "private": Parts(decoder=Decoder, store=PrivateStore),
+    "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
+    "encoder": Parts(decoder=Opaque, store=ItemStore, runner=ItemRunner),
+    "seq2seq": Parts(decoder=Opaque, store=CrossingStore, runner=CrossingRunner),
+    "pictures": Parts(decoder=Opaque, store=PictureStore, runner=PictureRunner),
+}
+"""The built-in targets, and the parts that make each of them."""
 
-
-_FAMILIES = {
+FAMILIES = {
     "causal": "a causal LM",
     "encoder": "an encoder-only network",
     "seq2seq": "an encoder and a decoder",
     "pictures": "a causal LM that sees pictures",
 }
+"""The families of networks. A target that has the name of one runs those only, and any other runs causal LMs."""
 
 
 class DecoderFactory:
@@ -66,12 +54,12 @@ class DecoderFactory:
     """
 
     def __init__(self, model: Model, parts: Parts | None = None, name: str = "slots") -> None:
-        family = name if name in RUNNERS else "causal"
+        family = name if name in FAMILIES else "causal"
         if model.plan.family != family:
-            raise BadInput("model", f"{_FAMILIES[family]} for target {name}", model.name, "--model")
+            raise BadInput("model", f"{FAMILIES[family]} for target {name}", model.name, "--model")
         self.name = name
         self.model = model
-        self.parts = parts or built_in(name)
+        self.parts = parts or DECODERS[name]
         self.knobs = knobs_of(model.plan, name)
         self.control = Control(
             rows=True,
@@ -85,8 +73,8 @@ class DecoderFactory:
             inspect=family == "causal",
             sampling=True,
             noise=True,
-            shares=DECODERS[name].shares,
-            salts=DECODERS[name].shares,
+            shares=DECODERS[name].store.shares,
+            salts=DECODERS[name].store.shares,
         )
         self.vocabulary = model.plan.vocabulary
         self.special_ids = model.special_ids

@@ -18,10 +18,11 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
     """The knobs of a built-in target over a network with this plan."""
     return (
         *_admission(plan),
-        *_steps(plan),
+        *_steps(plan, target),
         *_STORES[target](plan),
         *_cells(plan),
         *_undrawn(),
+        *_trust(plan),
     )
 
 
@@ -57,8 +58,9 @@ def _admission(plan: Plan) -> tuple[Knob, ...]:
     )
 
 
-def _steps(plan: Plan) -> tuple[Knob, ...]:
-    prefills = ("alone",) if plan.prompts_alone else ("mixed", "apart", "alone")
+def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
+    by_row = target == "threads"  # each row has a forward of its own, and no batch is filled up
+    prefills = ("alone",) if plan.prompts_alone or by_row else ("mixed", "apart", "alone")
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
         Knob(
@@ -71,7 +73,7 @@ def _steps(plan: Plan) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
-        *([_PAD_BATCH] if plan.family in ("causal", "encoder") else []),  # who is nobody has no source
+        *([_PAD_BATCH] if plan.family in ("causal", "encoder") and not by_row else []),  # who is nobody has no source
     )
 
 
@@ -159,6 +161,21 @@ def _private(plan: Plan) -> tuple[Knob, ...]:
     )
 
 
+def _threads(plan: Plan) -> tuple[Knob, ...]:
+    return (
+        *_private(plan),
+        Knob(name="lock", default=False, values=(False, True), doc="a thread keeps its turn to the end of its forward"),
+        Knob(
+            name="turns",
+            default=0,
+            values=(0, 1, 2, 3),
+            low=0,
+            high=1_000_000,
+            doc="which thread goes on at a hand-over: 0 for the next one, round and round, else drawn from that seed",
+        ),
+    )
+
+
 def _items(plan: Plan) -> tuple[Knob, ...]:
     return (_REUSE,)
 
@@ -182,11 +199,30 @@ _STORES: dict[str, Callable[[Plan], tuple[Knob, ...]]] = {
     "slots": _slots,
     "pages": _pages,
     "private": _private,
+    "threads": _threads,
     "encoder": _items,
     "seq2seq": _sources,
     "pictures": _sources,
 }
 """By target, what only its store has."""
+
+
+def _trust(plan: Plan) -> tuple[Knob, ...]:
+    if plan.masks not in ("tensor", "by-type") or plan.family != "causal":
+        return ()  # a mask of columns is not added to logits, and a recurrent state has none
+    return (
+        Knob(
+            name="trust_bias",
+            default=0,
+            values=(0, 1, 2, 4, 8),
+            low=0,
+            high=64,
+            may_change_outputs=True,
+            drawn=False,
+            unit="nats",
+            doc="experimental: taken from the logits of tokens that a request calls untrusted; 0: the label means nothing",
+        ),
+    )
 
 
 def _cells(plan: Plan) -> tuple[Knob, ...]:

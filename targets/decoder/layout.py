@@ -32,6 +32,9 @@ class Layout:
         hits: Whether pages are kept for requests that begin alike.
         grouped: Whether references are given back once a step, all together.
         unused_max: Encoded sources that are kept though nobody uses them.
+        lock: Whether a thread keeps its turn to the end of its forward.
+        turns: In what order threads take turns: 0 for round and round, else a seed.
+        trust_bias: What is taken from the logits of tokens of low trust, in nats.
     """
 
     slots: int
@@ -49,6 +52,9 @@ class Layout:
     hits: bool = False
     grouped: bool = False
     unused_max: int = 0
+    lock: bool = False
+    turns: int = 0
+    trust_bias: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Layout:
@@ -71,6 +77,9 @@ class Layout:
             hits=bool(settings.get("prefix_cache", cls.hits)),
             unused_max=int(settings.get("unused_max", cls.unused_max)),
             grouped=settings.get("references") == "grouped",
+            lock=bool(settings.get("lock", cls.lock)),
+            trust_bias=int(settings.get("trust_bias", cls.trust_bias)),
+            turns=int(settings.get("turns", cls.turns)),
         )
 
     def room(self, window: int | None) -> int:

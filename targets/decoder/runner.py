@@ -21,6 +21,7 @@ from targets.decoder.rows import Rows
 from targets.decoder.slots import SlotCache
 from targets.decoder.states import StateCache, StateStore
 from targets.decoder.store import Store
+from targets.decoder.trust import Trust
 from targets.models import LayerPlan, Plan, logits_of
 from targets.protocol import Attended
 from targets.protocol.tags import POSITION_SHIFT, pack
@@ -45,6 +46,7 @@ class Runner:
     Attributes:
         forwards: Those of this step: the feeds, and how many cells stood before each.
         padding: The id that fills up a short row; None for its own last one.
+        trust: Which cells are of low trust.
         leaves_out: Whether the network can be told which columns' logits are wanted.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
         counts: How often a forward was filled up with rows that are nobody's.
@@ -61,6 +63,7 @@ class Runner:
         self.device = store.layout.device
         self.cell_numbers = torch.arange(store.layout.positions, device=self.device)
         self.padding: int | None = None
+        self.trust = Trust(store.layout)
         self.reports: list[Attended] = []
         self.counts: Counter[str] = Counter()
         self.leaves_out = "logits_to_keep" in inspect.signature(network.forward).parameters
@@ -203,36 +206,40 @@ class Runner:
         if self.plan.masks == "columns":
             return {"attention_mask": self.visible(rows, None)[:, 0, -1]}  # bool [B, T]
         if self.plan.masks == "tensor":
-            window = self.plan.layers[self.attending[0]].window
-            return {"attention_mask": self.visible(rows, window), "position_ids": rows.positions}
+            layer = self.plan.layers[self.attending[0]]
+            return {"attention_mask": self.weighed(rows, layer), "position_ids": rows.positions}
         layers = dict(zip(self.plan.layer_types, self.plan.layers, strict=True))
-        masks = {name: self.of_layer(rows, layer) if layer.heads else None for name, layer in layers.items()}
+        masks = {name: self.weighed(rows, layer) if layer.heads else None for name, layer in layers.items()}
         return {"attention_mask": masks, "position_ids": rows.positions}
 
-    def of_layer(self, rows: Rows, layer: LayerPlan) -> torch.Tensor:
-        """Bool [B, 1, Q, T]: what a layer's queries see, where layers differ."""
+    def weighed(self, rows: Rows, layer: LayerPlan) -> torch.Tensor:
+        """What a layer's queries see, [B, 1, Q, T]: bool, or in the network's dtype where some of it is of low trust."""
         seen = self.visible(rows, layer.window)
-        return seen if layer.chunk is None else seen & self.within(rows, layer.chunk)
+        if layer.chunk is not None:
+            seen = seen & self.within(rows, layer.chunk)
+        return self.trust.weigh(seen, self.positions_held(rows, layer.window), rows) if self.trust.ranges else seen
 
     def within(self, rows: Rows, chunk: int) -> torch.Tensor:
         """Bool [B, 1, Q, T]: the cells whose positions are in a query's own chunk."""
         return self.cell_numbers[: rows.cells] // chunk == rows.positions[:, None, :, None] // chunk
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
-        """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them.
+        """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
+        held, queries = self.positions_held(rows, window), rows.positions[:, None, :, None]
+        seen = held <= queries if rows.cells <= self.store.layout.room(window) else (held >= 0) & (held <= queries)
+        return seen if window is None else seen & (held > queries - window)
+
+    def positions_held(self, rows: Rows, window: int | None) -> torch.Tensor:
+        """The position that each cell holds: int64 [T], its own number.
 
         Where the cells of a windowed layer are a ring that some row has filled, T is the ring, and a cell holds the last
-        position that came round to it; of one that its owner never reached, that is below zero.
+        position that came round to it, [B, 1, 1, T]; of one that its owner never reached, that is below zero.
         """
-        room, queries = self.store.layout.room(window), rows.positions[:, None, :, None]
+        room = self.store.layout.room(window)
         if rows.cells <= room:
-            held = self.cell_numbers[: rows.cells]
-            seen = held <= queries
-        else:
-            last = rows.positions[:, None, None, -1:]  # [B, 1, 1, 1]
-            held = last - (last - self.cell_numbers[:room]) % room
-            seen = (held >= 0) & (held <= queries)
-        return seen if window is None else seen & (held > queries - window)
+            return self.cell_numbers[: rows.cells]
+        last = rows.positions[:, None, None, -1:]  # [B, 1, 1, 1]
+        return last - (last - self.cell_numbers[:room]) % room
 
     def tags(self, feeds: Sequence[Feed], rows: Rows) -> torch.Tensor:
         """The shadow tags, int64 [N], of the N tokens that this forward writes."""
@@ -275,4 +282,6 @@ class Runner:
         """Bool [B, T]: what a mask, [B, 1, Q, T] or [B, T], lets the last token of each row see."""
         if mask.dim() == 2:
             return mask
+        if self.trust.ranges and mask.dtype is not torch.bool:
+            mask = mask > torch.finfo(mask.dtype).min
         return mask[:, 0, 0] if rows.last is None else mask[rows.last[0], 0, rows.last[1]]

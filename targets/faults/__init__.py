@@ -5,7 +5,7 @@ Imports `targets.decoder` and `targets.protocol`; the decoder knows nothing of i
 
 from collections.abc import Collection, Sequence
 
-from targets.decoder import Parts, built_in
+from targets.decoder import DECODERS, Parts
 from targets.faults import (
     batching,
     cache,
@@ -27,6 +27,7 @@ from targets.faults import (
     rows,
     sampling,
     sources,
+    threads,
     windows,
 )
 from targets.faults.bank import Fault, Probe, Quirk
@@ -55,6 +56,7 @@ FAULTS: dict[str, Fault] = {
         *memory.FAULTS,
         *items.FAULTS,
         *sources.FAULTS,
+        *threads.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
@@ -80,7 +82,7 @@ def planted(plants: Sequence[Fault | Quirk], target: str = "slots") -> Parts:
     Raises:
         BadInput: for one that can't be planted in this target.
     """
-    parts = built_in(target)
+    parts = DECODERS[target]
     for plant in plants:
         if target not in plant.targets:
             raise BadInput("target", f"one of {', '.join(plant.targets)} for fault {plant.name}", target, "--target")
@@ -96,4 +98,4 @@ def _check_names(names: Sequence[str], known: Collection[str]) -> None:
             raise BadInput("fault", "named once", name, "--fault")
 
 
-__all__ = ["FAULTS", "Fault", "Probe", "QUIRKS", "Quirk", "built_in", "find_faults", "find_plants", "planted"]
+__all__ = ["FAULTS", "Fault", "Probe", "QUIRKS", "Quirk", "find_faults", "find_plants", "planted"]

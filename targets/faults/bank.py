@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from targets.decoder import Parts, built_in
+from targets.decoder import DECODERS, Parts
 from targets.protocol import CheckName, Kind, Request, Schedule, Setting, Step, Submit
 
 PREFILLS_TOGETHER = ("tiny", "tiny-qwen3", "tiny-gemma3", "tiny-mistral", "tiny-gpt2", "tiny-mixtral")
@@ -78,7 +78,7 @@ class Fault:
 
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this fault in them; an honest probe plants the twin."""
-        return _plant(self.name, self.mixins, parts or built_in(self.targets[0]), probe)
+        return _plant(self.name, self.mixins, parts or DECODERS[self.targets[0]], probe)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Quirk:
 
     def plant(self, parts: Parts | None = None, probe: Probe | None = None) -> Parts:
         """The parts with this quirk in them; an honest probe plants the twin."""
-        return _plant(self.name, self.mixins, parts or built_in(self.targets[0]), probe)
+        return _plant(self.name, self.mixins, parts or DECODERS[self.targets[0]], probe)
 
 
 def _plant(name: str, mixins: Mapping[str, type[Any]], parts: Parts, probe: Probe | None) -> Parts:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from targets.decoder import Decoder, Parts, Rows, built_in
+from targets.decoder import DECODERS, Decoder, Parts, Rows
 from targets.decoder.running import Running
 from targets.faults.bank import Probe
 from targets.protocol import Event, Setting
@@ -45,7 +45,7 @@ class Field:
 
     def plant(self, probe: Probe | None = None) -> Parts:
         """The parts of a decoder in which it is exchanged; with an honest probe it is only looked at."""
-        parts = built_in(self.target)
+        parts = DECODERS[self.target]
         changes = {"probe": probe or Probe(), "field": self}
         if self.exchange is None:
             return parts.with_(runner=type("ExchangingRunner", (ExchangingRunner, parts.runner), changes))

@@ -74,6 +74,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             session. What that is, is known when it is handed in: a target is given the whole (`targets.protocol.sessions`).
         deadline_s: Virtual seconds (one step is one) after which the conductor ends it; None for never.
         client_id: What the client calls itself; two live requests may share one.
+        untrusted: (first, end) of the prompt's tokens that are of low trust. It means something only to a target with a knob
+            for it, which weighs them less; the reference knows nothing of it.
         forced: For variants: the i-th generated token is forced[i] whatever the logits say. Past its end, greedy.
     """
 
@@ -87,6 +89,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     continues: Index | None = None
     deadline_s: Count | None = None
     client_id: Count | None = None
+    untrusted: tuple[Index, Index] = (0, 0)
     forced: tuple[TokenId, ...] = ()
 
 
@@ -234,6 +237,8 @@ def _format_request(request: Request) -> str:
         parts.append(f"deadline {request.deadline_s} s")
     if request.client_id is not None:
         parts.append(f"id {request.client_id}")
+    if request.untrusted != (0, 0):
+        parts.append("untrusted {}..{}".format(*request.untrusted))
     if request.forced:
         parts.append(f"{len(request.forced)} tokens forced")
     return "  ".join(parts)

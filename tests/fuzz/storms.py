@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from targets.decoder import Decoder, DecoderFactory, Parts
+from targets.decoder import DecoderFactory
 from targets.decoder.factory import DECODERS
 from targets.decoder.runner import Feed, Runner
 from targets.models import Model
@@ -29,7 +29,7 @@ class Guessing(Runner):
 
 def guessing(model: Model, target: str) -> DecoderFactory:
     """A built-in target that runs no network."""
-    return DecoderFactory(model, Parts(decoder=Decoder, store=DECODERS[target], runner=Guessing), target)
+    return DecoderFactory(model, DECODERS[target].with_(runner=Guessing), target)
 
 
 def storm(dice: random.Random, factory: DecoderFactory) -> Schedule:

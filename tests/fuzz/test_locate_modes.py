@@ -14,8 +14,8 @@ from fuzz.explain import CellTable, _table
 from fuzz.watch import StepCells
 from oracle.attention import Attention
 from oracle.where import Expected, departure
-from targets.decoder import DecoderFactory
-from targets.faults import FAULTS, built_in
+from targets.decoder import DECODERS, DecoderFactory
+from targets.faults import FAULTS
 from targets.models import Model, find_model
 from targets.protocol import Cancel, Kind, Op, Request, Schedule, Setting, Step, Submit, submissions
 from tests.fuzz.test_locate import located, watch
@@ -93,7 +93,7 @@ def test_nothing_departs_on_a_clean_target(mode: str) -> None:
 def test_a_planted_bug_has_the_site_that_it_has_in_slots(mode: str, name: str, kind: Kind, site: str) -> None:
     model, target, settings, ops = MODES[mode]
     schedule = Schedule(ops=(*ops, ask(8, new=5), ask(9, 9, new=12), ask(9, 9, 8, new=3)), settings=settings)
-    factory = DecoderFactory(find_model(model), FAULTS[name].plant(built_in(target)), target)
+    factory = DecoderFactory(find_model(model), FAULTS[name].plant(DECODERS[target]), target)
     found = located(factory, schedule, kind)
     assert found.where is not None, found.why
     assert found.where.site == site

@@ -16,8 +16,8 @@ from fuzz.judge import Judge
 from oracle.case import Case
 from oracle.dispute import dispute
 from oracle.finding import Verdict
-from targets.decoder import DecoderFactory
-from targets.faults import QUIRKS, built_in
+from targets.decoder import DECODERS, DecoderFactory
+from targets.faults import QUIRKS
 from targets.faults.dose import Leaks, leaking
 from targets.models import Model
 from targets.protocol import Audited, Emitted, Request, Schedule, Step, Submit
@@ -54,7 +54,7 @@ def first_disputed(judge: Judge, settings: dict[str, str | int]) -> Case:
 @pytest.mark.slow
 def test_an_answer_that_departs_under_pressure_in_bfloat16_is_rounding_with_its_evidence(tiny: Model) -> None:
     # An engine whose sums depend on the batch, as most do: in bfloat16 its tokens flip often enough.
-    judge = Judge(DecoderFactory(tiny, QUIRKS["batch-sized-sum"].plant(built_in("pages")), "pages"))
+    judge = Judge(DecoderFactory(tiny, QUIRKS["batch-sized-sum"].plant(DECODERS["pages"]), "pages"))
     case = first_disputed(judge, PRESSED)
     (last,) = [event.audit for event in case.trace if isinstance(event, Audited)][-1:]
     assert last.counts["evicted"], "pages were recycled"

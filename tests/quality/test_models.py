@@ -7,7 +7,7 @@ import pytest
 from fuzz.conductor import run_trio
 from fuzz.fault_bench.attempts import stage_of
 from fuzz.judge import Judge
-from targets.decoder import RUNNERS, DecoderFactory
+from targets.decoder import FAMILIES, DecoderFactory
 from targets.faults import FAULTS
 from targets.models import find_model
 from tests.quality.planting import smallest
@@ -20,7 +20,7 @@ def test_a_fault_shows_on_the_models_that_it_declares_and_on_no_other(model: str
     reference = Judge(DecoderFactory(found)).reference({})
     shows = []
     for fault in FAULTS.values():
-        if fault.targets[0] in RUNNERS:
+        if fault.targets[0] in FAMILIES:
             continue  # it runs no causal LM
         factory = DecoderFactory(found, fault.plant(), fault.targets[0])
         if not set(fault.settings) <= {knob.name for knob in factory.knobs}:

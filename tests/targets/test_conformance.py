@@ -53,6 +53,9 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     "slots on tiny-olmo-hybrid": lambda: DecoderFactory(find_model("tiny-olmo-hybrid")),
     "pages on tiny": lambda: DecoderFactory(find_model("tiny"), name="pages"),
     "private on tiny": lambda: DecoderFactory(find_model("tiny"), name="private"),
+    "threads on tiny": lambda: DecoderFactory(find_model("tiny"), name="threads"),
+    "threads with a lock": lambda: SetUp(DecoderFactory(find_model("tiny"), name="threads"), lock=True, turns=3),  # type: ignore[dict-item,return-value]
+    "threads on tiny-bamba": lambda: DecoderFactory(find_model("tiny-bamba"), name="threads"),
     "pages, everything on": everything_on,
     "pages, everything on, moved": lambda: everything_on(preempt="move"),
     "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from targets.decoder import Decoder, DecoderFactory, PageStore, Parts, Pool
-from targets.faults import FAULTS, Probe, built_in, planted
+from targets.decoder import DECODERS, Decoder, DecoderFactory, PageStore, Parts, Pool
+from targets.faults import FAULTS, Probe, planted
 from targets.models import Model
 from tests.targets.decoder.driving import drain, request, submit, tokens
 
@@ -14,13 +16,14 @@ def test_no_fault_at_all_leaves_the_parts_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) -> None:
-    clean = built_in(FAULTS[name].targets[0])
+    clean = DECODERS[FAULTS[name].targets[0]]
+    before = replace(clean)
     parts = FAULTS[name].plant()
     for part in ("decoder", "scheduler", "store", "states", "planner", "batch", "runner", "sampler"):
         changed = getattr(parts, part) is not getattr(clean, part)
         assert changed == (part in FAULTS[name].mixins), part
         assert issubclass(getattr(parts, part), getattr(clean, part))
-    assert clean == built_in(FAULTS[name].targets[0])
+    assert clean == before
 
 
 def test_faults_combine_each_with_a_probe_of_its_own(tiny: Model) -> None:

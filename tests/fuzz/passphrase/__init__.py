@@ -1,0 +1,1 @@
+"""The pass-phrase experiment, on models that are random and targets that leak."""
