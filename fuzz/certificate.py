@@ -23,7 +23,7 @@ from oracle.finding import Verdict
 from oracle.reference import Reference
 from targets.models import find_model
 from targets.protocol import Factory, Setting
-from targets.registry import TargetSpec
+from targets.registry import CAUSAL, TargetSpec
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -121,8 +121,8 @@ def certificate(state: State, factory: Factory, reference: Reference, dose_sched
 
 def _dose(spec: TargetSpec, schedules: int) -> tuple[tuple[Response, ...], str]:
     """The dose-response of the built-in decoder over the same model; why there is none for others."""
-    if ":" in spec.target or spec.target not in ("slots", "pages", "private"):
-        return (), "leaks can be planted in the built-in decoder only"
+    if spec.target not in CAUSAL:
+        return (), "leaks are planted in the built-in decoder of causal LMs only"
     if not schedules:
         return (), "it was not asked for"
     return tuple(responses(find_model(spec.model), schedules, ("float64",))), ""

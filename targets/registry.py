@@ -22,6 +22,8 @@ TARGETS = {
     "seq2seq": "an encoder's output that requests with one source share, and a decoder with a slab of K and V",
     "pictures": "`slots` over a network that sees: a prompt begins with a picture, whose features requests share",
 }
+CAUSAL = ("slots", "pages", "private", "threads")
+"""Those built-in targets that run causal LMs."""
 DEFAULT_MODELS = {"encoder": "tiny-bert", "seq2seq": "tiny-t5", "pictures": "tiny-llava"}
 """Of those built-in targets that do not run `tiny`."""
 

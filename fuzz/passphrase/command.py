@@ -64,7 +64,7 @@ def passphrase(
     from fuzz.passphrase.texts import words_of
     from fuzz.run import console, set_threads
     from targets.models import find_model
-    from targets.registry import TARGETS, TargetSpec
+    from targets.registry import CAUSAL, TargetSpec
 
     set_threads()
     check_file(json_path)
@@ -75,8 +75,8 @@ def passphrase(
         check_picture(plot)
         if mode != "prefix":
             raise bad("--plot", "left out but for --mode prefix", plot)
-    if target not in TARGETS:
-        raise bad("--target", "one of " + ", ".join(TARGETS), target)
+    if target not in CAUSAL:
+        raise bad("--target", "one of " + ", ".join(CAUSAL), target)
     words = words_of(find_model(model), model)
     bench = Bench(TargetSpec(target, model, faults), {})
     bench.settings = read_settings(bench.factory.knobs, sets, {"dtype": dtype})

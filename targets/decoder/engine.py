@@ -243,8 +243,7 @@ class Decoder:
         for row in chosen:
             running = self.live[self.batch.submissions[row]]
             behind = running.fed - len(running.request.prompt)
-            # Its last token is in its row's state. One of those before it, run again by itself after a preemption, is not.
-            decodes = running.share == 1 and behind == len(running.answer) - 1 >= 0
+            decodes = running.share == 1 and behind == len(running.answer) - 1 >= 0  # its row has the newest token only
             piece = [tokens[row]] if decodes else running.piece(running.fed, running.share)
             feeds.append(Feed(slots[row], piece, running.submission))
         return feeds

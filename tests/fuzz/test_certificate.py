@@ -39,7 +39,7 @@ def test_a_pass_has_its_bound_and_what_it_says_nothing_of(tmp_path: Path) -> Non
     assert "slots are not accounted for" in open_ones
     assert "logits are not shown" not in open_ones
     assert open_ones.endswith("your own traffic: schedules were drawn, not recorded from it")
-    assert told.dose_why == "leaks can be planted in the built-in decoder only"
+    assert told.dose_why == "leaks are planted in the built-in decoder of causal LMs only"
     assert msgspec.json.decode(msgspec.json.encode(told), type=Certificate) == told
 
 
