@@ -224,6 +224,7 @@ def explain(path: Path, own: str | None, html: Path | None, script: Path | None)
         from fuzz.repro import write_atomically
 
         write_atomically(html, failure_page(studied, path).encode())
+        click.echo(f"page: {html}")
     return 1 if studied is None else 0
 
 

@@ -24,6 +24,8 @@ TARGETS = {
 }
 CAUSAL = ("slots", "pages", "private", "threads")
 """Those built-in targets that run causal LMs."""
+DEFAULT_MODEL = "tiny"
+"""Stands for each target's own."""
 DEFAULT_MODELS = {"encoder": "tiny-bert", "seq2seq": "tiny-t5", "pictures": "tiny-llava"}
 """Of those built-in targets that do not run `tiny`."""
 
@@ -38,13 +40,13 @@ class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     target: str = "slots"
-    model: str = "tiny"
+    model: str = DEFAULT_MODEL
     faults: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """The command-line words that say the same, those at their default left out."""
         words = [] if self.target == "slots" else ["--target", self.target]
-        words += [] if self.model == "tiny" else ["--model", self.model]
+        words += [] if self.model == DEFAULT_MODEL else ["--model", self.model]
         return words + [word for fault in self.faults for word in ("--fault", fault)]
 
 
@@ -60,7 +62,7 @@ def build(spec: TargetSpec, here: bool = True) -> Factory:
     if ":" in spec.target:
         if spec.faults:
             raise BadInput("fault", "left out for a target of your own", spec.faults[0], "--fault")
-        if spec.model != "tiny":
+        if spec.model != DEFAULT_MODEL:
             raise BadInput("model", "left out for a target of your own", spec.model, "--model")
         return _import(spec.target)
     if spec.target in ADAPTERS:
@@ -78,7 +80,7 @@ def build(spec: TargetSpec, here: bool = True) -> Factory:
     from targets.models import find_model
 
     parts = planted(find_plants(spec.faults), spec.target)
-    model = DEFAULT_MODELS.get(spec.target, "tiny") if spec.model == "tiny" else spec.model
+    model = DEFAULT_MODELS.get(spec.target, DEFAULT_MODEL) if spec.model == DEFAULT_MODEL else spec.model
     return DecoderFactory(find_model(model), parts, spec.target)
 
 
@@ -87,7 +89,7 @@ def default_model(faults: Sequence[str]) -> str:
     from targets.faults import find_plants
 
     found = find_plants(faults)
-    return found[0].models[0] if found else "tiny"
+    return found[0].models[0] if found else DEFAULT_MODEL
 
 
 def _import(path: str) -> Factory:

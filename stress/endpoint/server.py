@@ -24,7 +24,7 @@ from stress.endpoint.driver import Driver
 from stress.endpoint.tokens import tokenizer_of
 from stress.offer import Offer
 from targets.protocol import Audit, BadInput, Factory, Setting
-from targets.registry import TargetSpec
+from targets.registry import DEFAULT_MODEL, TargetSpec
 
 UNREAD_S = 30
 """A client that takes nothing in for so long is cut off."""
@@ -66,7 +66,8 @@ def serve_forever(serving: Serving) -> int:
     if not serving.factory.control.stepped:
         raise BadInput("target", "one that moves only when it is stepped", serving.spec.target, "serve")
     own = ":" in serving.spec.target
-    name = serving.factory.name if own else serving.spec.model
+    usual = serving.spec.model == DEFAULT_MODEL  # which each target reads in its own way
+    name = serving.factory.name if own else serving.factory.identity.split()[0].rstrip(",") if usual else serving.spec.model
     settings = dict(serving.settings)
     if any(knob.name == "queue_max" for knob in serving.factory.knobs):
         settings.setdefault("queue_max", serving.queue_max)

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from targets.adapters import ADAPTERS
 from targets.protocol import BadInput
+from targets.registry import TARGETS
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:][A-Za-z0-9_.:-]*$", max_length=200)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)]
@@ -100,7 +102,7 @@ def check(job: Asked, allowed: Collection[str]) -> None:
     Raises:
         BadInput: where the target is of somebody's own and was not named when the service was started.
     """
-    if isinstance(job, Fuzz) and ":" in job.target and job.target not in allowed:
+    if isinstance(job, Fuzz) and job.target not in {*TARGETS, *ADAPTERS, *allowed}:
         raise BadInput("target", "a built-in one, or one that the service allows (--allow-target)", job.target)
     if isinstance(job, Fuzz) and job.model is not None and ("/" in job.model or job.model.startswith(".")):
         raise BadInput("model", "a model's name", job.model)

@@ -34,6 +34,9 @@ def service(
         from stress.jobs.server import Serving, serve_jobs
     except ImportError as error:
         raise bad("slotfuzz service", "installed (pip install 'slotfuzz[stress]')", f"no {error.name}") from error
+    for each in allowed:
+        if ":" not in each:
+            raise bad("--allow-target", "package.module:factory", each)
     key = None if api_key_file is None else read_key(api_key_file)
     if key is None and host not in ("127.0.0.1", "::1", "localhost"):
         raise bad("--api-key-file", "given where others than this machine can ask", "nothing", f"--host {host}")

@@ -92,6 +92,8 @@ class Hooks:
                 self.plan = read_plan(options, environment.host, users, options["run_time"])
                 options["slotfuzz_users"], options["slotfuzz_run_s"] = users, self.plan.run_s
                 check_folder(self.plan)
+                if options["headless"]:  # on a page, the host may still be typed
+                    find_served(Client(self.plan.host, self.plan.api_key, self.plan.silence_s), self.plan.model)
                 click.echo(f"seed {self.plan.seed}, {users} users, {self.plan.run_s:g} s, against {self.plan.host}")
             if isinstance(runner, MasterRunner):
                 runner.register_message(DRAINED, self.on_drained)

@@ -120,6 +120,7 @@ def recorded(factory: Factory, path: Path) -> Iterator[Factory]:
         BadInput: where the file can't be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("wb", buffering=0)
     except OSError as error:
         raise BadInput("--record", "a file that can be written", path, error.strerror or "not writable") from error

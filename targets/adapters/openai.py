@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,9 @@ from targets.protocol import (
 
 STEP_S = 2.5
 TIMEOUT_S = 60.0
+ASKED_S = 5.0
+"""A server lists its models within so long."""
+_RULE = "the URL of an OpenAI-compatible server, as http://127.0.0.1:8000/v1"
 END = tiny_llama.SPECIAL_IDS[1]
 KNOBS = (
     Knob(name="context_tokens", default=2048, values=(2048,), low=1, high=2048, drawn=False, unit="tokens"),
@@ -133,18 +137,23 @@ class ClientFactory:
     vocabulary = tiny_llama.VOCABULARY
     special_ids = tiny_llama.SPECIAL_IDS
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str | None, model: str) -> None:
         self.url = url
         self.model = model
         self.identity = f"{tiny_llama.IDENTITY}, served as {model}"
 
     def open(self, settings: Mapping[str, Setting]) -> Client:
-        """Other clients of the same server."""
+        """Other clients of the same server.
+
+        Raises:
+            BadInput: where no server was named.
+        """
         check_settings(self.knobs, settings)
-        return Client(self.url, self.model, settings)
+        return Client(self._server(), self.model, settings)
 
     def network(self, settings: Mapping[str, Setting]) -> nn.Module:
-        """The weights that the server must have, in torch."""
+        """The weights that the server must have, in torch; refused as `open` is."""
+        self._server()
         return tiny_llama.network()
 
     def module(self, settings: Mapping[str, Setting]) -> nn.Module | None:
@@ -155,18 +164,28 @@ class ClientFactory:
         """As the user says that it is."""
         return int(with_defaults(self.knobs, settings)["context_tokens"])
 
+    def _server(self) -> str:
+        if self.url is None:
+            raise BadInput("model", _RULE, "nothing", "--model")
+        return self.url
+
 
 def factory(model: str) -> ClientFactory:
     """The factory of a URL, with the model's name behind a `#` where the server wants one.
 
     Raises:
-        BadInput: where it is no URL.
+        BadInput: where it is no URL, or nobody there lists models.
     """
     url, _, name = model.partition("#")
+    if model == "tiny":  # listed without a server
+        return ClientFactory(None, "tiny-llama")
     if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
-        if model == "tiny":  # listed without a server
-            return ClientFactory("http://127.0.0.1:8000/v1", "tiny-llama")
-        raise BadInput("model", "the URL of an OpenAI-compatible server, as http://127.0.0.1:8000/v1", model, "--model")
+        raise BadInput("model", _RULE, model, "--model")
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/models", timeout=ASKED_S) as listed:
+            json.load(listed)["data"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput("model", "the URL of a server that lists its models", url, str(error)) from error
     return ClientFactory(url, name or "tiny-llama")
 
 

@@ -92,7 +92,13 @@ def test_half_a_line_is_left_out_and_nonsense_is_bad_input(tmp_path: Path) -> No
     with pytest.raises(BadInput, match="--record must be a file that can be read, got "):
         list(read_lives(tmp_path / "nowhere"))
     with pytest.raises(BadInput, match="--record must be a file that can be written, got "):
-        recorded(Scripted(Honest), tmp_path / "no" / "where").__enter__()
+        recorded(Scripted(Honest), path / "below a file").__enter__()
+
+
+def test_an_account_makes_the_folder_that_it_lies_in(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "account.jsonl"
+    with recorded(Scripted(Honest), path):
+        assert path.is_file()
 
 
 def told(number: int, submission: int | None, sent_s: float, ended_s: float) -> Exchange:

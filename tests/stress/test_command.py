@@ -67,3 +67,8 @@ def test_without_its_packages_it_says_how_to_install_them(monkeypatch: pytest.Mo
     told = slotfuzz("serve")
     assert told.exit_code == 2
     assert told.output == "slotfuzz serve must be installed (pip install 'slotfuzz[stress]'), got no hypercorn\n"
+
+
+def test_a_target_that_jobs_may_import_is_named_as_one_imports_it(tmp_path: Path) -> None:
+    told = slotfuzz("service", "--out", tmp_path, "--allow-target", "foo")
+    assert (told.exit_code, told.output) == (2, "--allow-target must be package.module:factory, got foo\n")

@@ -113,6 +113,16 @@ def test_a_master_and_a_worker_that_are_started_apart_are_one_run(server: Server
     assert "victim in quiet" in run.load["figures"]["users"], "the worker does what the master was told"
 
 
+def test_nobody_is_spawned_where_no_endpoint_is(tmp_path: Path) -> None:
+    run = locust(f"http://127.0.0.1:{free_port()}", tmp_path, "-u", "2", "-t", "5s")
+    assert run.code == 2
+    assert (
+        "--host must be an endpoint that lists its models, or --model given, got [Errno 111] Connection refused" in run.said
+    )
+    assert "Traceback" not in run.said
+    assert "Aggregated" not in run.said, "no table of nothing"
+
+
 def test_a_server_that_is_killed_ends_the_run_and_what_was_in_flight_is_told(tmp_path: Path) -> None:
     words = ("--headless", "--only-summary", "--out", str(tmp_path), "-u", "4", "-r", "4", "-t", "300s")
     longer = ("--answer-tokens", "100", "--mix", "lengths", "--verify", "--repros 0")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import socket
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,6 +57,40 @@ def test_a_real_engine_conforms(name: str, claim: Callable[[Factory], None]) -> 
 
 def test_the_adapters_are_those_that_are_tested() -> None:
     assert set(ADAPTERS) == KNOWN | BY_URL
+
+
+def test_a_url_at_which_nobody_lists_models_is_refused_before_anything_is_measured() -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(BadInput, match=f"model must be the URL of a server that lists its models, got {url} "):
+            build(TargetSpec("openai", url))
+
+
+def test_a_server_that_is_not_openai_compatible_is_refused() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(BadInput, match="model must be the URL of a server that lists its models, got http://127"):
+            build(TargetSpec("openai", f"http://127.0.0.1:{server.server_port}/v1"))
+        server.shutdown()
+
+
+def test_no_url_at_all_is_listed_and_not_played() -> None:
+    factory = build(TargetSpec("openai"))
+    rule = "model must be the URL of an OpenAI-compatible server, as http://127.0.0.1:8000/v1, got nothing (--model)"
+    for use in (factory.network, factory.open):
+        with pytest.raises(BadInput) as refused:
+            use({})
+        assert str(refused.value) == rule
 
 
 def test_what_is_not_installed_is_refused_with_the_command_that_brings_it() -> None:

@@ -67,6 +67,9 @@ def test_a_target_of_one_s_own_must_be_one_that_the_service_was_started_with() -
     own = Fuzz(target="mymodule:factory")
     with pytest.raises(BadInput, match="--allow-target"):
         check(own, ())
+    with pytest.raises(BadInput, match=r"target must be a built-in one, or one that the service allows .*, got nope"):
+        check(Fuzz(target="nope"), ())
     check(own, {"mymodule:factory"})
+    check(Fuzz(target="openvino"), ())
     with pytest.raises(BadInput, match="model must be a model's name"):
         check(Fuzz(model="..weights"), ())
