@@ -139,6 +139,12 @@ def apart(schedule: Schedule) -> Schedule:
     return msgspec.structs.replace(schedule, ops=tuple(ops))
 
 
+def later(schedule: Schedule) -> Schedule:
+    """A step before the last request, and before what comes with it."""
+    last = max(index for index, op in enumerate(schedule.ops) if isinstance(op, Submit))
+    return with_ops(schedule, [*schedule.ops[:last], Step(), *schedule.ops[last:]])
+
+
 def brief(schedule: Schedule) -> Schedule:
     """Single steps in place of many."""
     ops = [Step(min(op.count, 1), op.rows) if isinstance(op, Step) else op for op in schedule.ops]

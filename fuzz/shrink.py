@@ -35,8 +35,8 @@ from fuzz.edits import (
 from fuzz.smaller import (
     SHORT,
     Measure,
-    at_least,
     coincidences,
+    fewer,
     fitted,
     largest,
     lowered,
@@ -134,7 +134,7 @@ class _Shrinker:
                 improved |= await self._all(candidates())
             for again in (self._token_ids, self._apart):
                 improved = improved or await self._over_and_over(again)
-            improved = improved or await self._fewer()
+            improved = improved or (self._is_news("fewer") and await self._any(self._fewer()))
             improved = improved or await self._over_and_over(self._tighter)
             improved = improved or await self._sideways()
             for last in (self._traded, self._coincidences, self._reductions):  # the last one tried is the proof
@@ -311,16 +311,9 @@ class _Shrinker:
         """A token less, and a number one less with it."""
         yield from tighter(self.best, self.numbers)
 
-    async def _fewer(self) -> bool:
-        """A request less, with every number at its least that can be there while all of them fail."""
-        if len(submissions(self.best)) < 3 or not self._is_news("fewer"):
-            return False
-        moved = self.best
-        for knob in self.numbers:
-            less = at_least(moved, knob)
-            if less != moved and await self._fails(less):
-                moved = less
-        return await self._any(drop_request(moved, gone) for gone in reversed(range(len(submissions(moved)))))
+    def _fewer(self) -> Iterator[Schedule]:
+        """A request less, and a step or a number that makes up for it."""
+        yield from fewer(self.best, self.numbers)
 
     async def _sideways(self) -> bool:
         """Numbers turned down one by one, as long as the failure stays; then shorter prompts and answers with all of them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator
 
-from fuzz.edits import ends, resized, retold, with_ops, with_settings
+from fuzz.edits import drop_request, ends, later, resized, retold, with_ops, with_settings
 from targets.protocol import Knob, Schedule, Submit, submissions, with_request, with_requests
 
 Measure = Callable[[Schedule], int]
@@ -95,9 +95,19 @@ def pressed(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule
             yield fitted(with_settings(few, {knob.name: knob.low or 0}), turnable, largest)
 
 
-def at_least(schedule: Schedule, knob: Knob) -> Schedule:
-    """A number at the least that is drawn: a smaller pool needs fewer requests to fill it."""
-    return with_settings(schedule, {knob.name: min(value for value in knob.values if isinstance(value, int))})
+def fewer(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:
+    """A request less where something makes up for it: a step before the last one, which it held up; or a number at the least
+    that is drawn, as a smaller pool needs fewer to fill it.
+    """
+    if len(submissions(schedule)) < 3:
+        return
+    for submission in reversed(range(len(submissions(schedule)))):
+        yield later(drop_request(schedule, submission))
+    for knob in turnable:
+        least = min(value for value in knob.values if isinstance(value, int))
+        if schedule.settings.get(knob.name) != least:
+            for submission in reversed(range(len(submissions(schedule)))):
+                yield with_settings(drop_request(schedule, submission), {knob.name: least})
 
 
 def tighter(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:

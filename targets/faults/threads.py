@@ -16,7 +16,7 @@ from targets.faults.bank import EVERYWHERE, Fault, Probe, at_once, request
 from targets.models import Plan
 from targets.protocol import CheckName, Kind
 
-_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE, CheckName.RESIDUE)
+_LEAKS = (CheckName.SWAP, CheckName.PROVENANCE)
 
 
 class OneCacheStore(ThreadStore):
@@ -157,7 +157,7 @@ FAULTS = (
         doc="cells are gathered into one buffer, which another thread fills before they are attended to",
         mixins={"store": ScratchStore},
         smallest={Kind.LEAK: at_once(request((1,), 1), request((2,), 1))},
-        checks=(CheckName.SWAP, CheckName.RESIDUE),
+        checks=(CheckName.SWAP,),
         models=EVERYWHERE,
         targets=("threads",),
     ),

@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.shrink import sort_key
-from fuzz.smaller import (
-    at_least,
-    coincidences,
-    crowd,
-    fitted,
-    largest,
-    lowered,
-    numbers,
-    pressed,
-    remainders,
-    shorter,
-    tighter,
-)
+from fuzz.smaller import coincidences, crowd, fewer, fitted, largest, lowered, numbers, pressed, remainders, shorter, tighter
 from targets.protocol import Knob, Request, Schedule, Setting, Step, Submit, check_settings, submissions
 
 KNOBS = (
@@ -103,12 +91,13 @@ def test_a_number_is_one_less_with_one_token_less_of_all_or_of_one() -> None:
     assert list(tighter(schedule(pool=1), NUMBERS)) == []
 
 
-def test_a_number_at_its_least_is_the_least_that_is_drawn_not_the_least_that_is_taken() -> None:
-    assert [at_least(schedule(pool=50), knob).settings for knob in NUMBERS] == [
-        {"pool": 50, "page": 1},
-        {"pool": 40},
-        {"pool": 50, "limit": 0},
-    ]
+def test_a_request_less_comes_with_a_step_or_with_the_least_number_that_is_drawn() -> None:
+    found = list(fewer(schedule(pool=50), NUMBERS))
+    assert [len(less.ops) for less in found[:3]] == [3, 3, 4], "steps that follow each other are one"
+    assert all(isinstance(less.ops[-2], Step) for less in found[:3])
+    assert {less.settings["pool"] for less in found} == {40, 50}
+    assert {len(submissions(less)) for less in found} == {2}
+    assert list(fewer(Schedule(ops=(ask(1, 9), ask(1, 1))), NUMBERS)) == []
 
 
 def test_other_ids_are_ids_of_the_schedule_and_short_schedules_have_none() -> None:
@@ -123,14 +112,13 @@ def test_other_ids_are_ids_of_the_schedule_and_short_schedules_have_none() -> No
 def test_every_number_is_one_that_its_knob_takes(settings: dict[str, Setting]) -> None:
     one = schedule(**settings)
     moved = [less for knob in NUMBERS for less, _ in lowered(one, NUMBERS, knob)]
-    for way in (pressed, tighter, coincidences):
+    for way in (pressed, fewer, tighter, coincidences):
         moved += way(one, NUMBERS)
-    moved += [at_least(one, knob) for knob in NUMBERS]
     for less in moved:
         check_settings(KNOBS, less.settings)
         assert len(less.settings) <= 3
 
 
-def test_under_pressure_a_schedule_is_simpler_although_more_is_set() -> None:
+def test_under_pressure_and_one_tighter_a_schedule_is_simpler_although_more_is_set() -> None:
     one = schedule(pool=50)
-    assert all(sort_key(less) < sort_key(one) for less in pressed(one, NUMBERS))
+    assert all(sort_key(less) < sort_key(one) for less in (*pressed(one, NUMBERS), *fewer(one, NUMBERS)))

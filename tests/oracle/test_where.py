@@ -272,3 +272,9 @@ def test_the_site_of_a_complaint_has_no_numbers() -> None:
 def test_a_stall_says_what_is_waited_for(trace: Trace, site: str) -> None:
     finding = Finding(kind=Kind.STALLED, check=CheckName.PROGRESS, what="#1 never ended", submission=1)
     assert account_site(finding, trace) == f"stalled: {site}"
+
+
+def test_a_digest_is_no_part_of_a_site() -> None:
+    told = "shared fd19a2bc3d4e5f60 4 was 0123456789abcdef, and is fedcba9876543210: somebody wrote to it"
+    finding = Finding(kind=Kind.OWNERSHIP, check=CheckName.OWNERSHIP, what=told, submission=None)
+    assert account_site(finding, ()) == "slots: shared … was …, and is …: somebody wrote to it"
