@@ -96,8 +96,10 @@ def pressed(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule
 
 
 def fewer(schedule: Schedule, turnable: tuple[Knob, ...]) -> Iterator[Schedule]:
-    """A request less where something makes up for it: a step before the last one, which it held up; or a number at the least
-    that is drawn, as a smaller pool needs fewer to fill it.
+    """A request less where something makes up for it.
+
+    A step before the last one, which it held up; or a number at the least that is drawn, as a smaller pool needs fewer to
+    fill it.
     """
     if len(submissions(schedule)) < 3:
         return
