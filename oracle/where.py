@@ -301,7 +301,7 @@ def first_difference(
 
 
 def account_site(finding: Finding, trace: Trace) -> str:
-    """A site for what shows in no attention (a slot, a stream, a crash, a stall): the complaint without numbers and digests."""
+    """A site for what shows in no attention (a slot, a stream, a crash, a stall): the complaint, less its numbers."""
     if finding.kind is Kind.STALLED and finding.submission is not None:
         return f"stalled: {_stall(finding.submission, trace)}"
     said = re.sub(r"\[[^\]]*\]|\([^)]*\)|\b[0-9a-f]{12,}\b", "…", finding.what)  # lists, asides, digests
