@@ -2,6 +2,7 @@
 #
 #   make fuzz    fuzz the built-in decoder; other options of `slotfuzz run`: make fuzz RUN="--seed 3 --schedules 100"
 #   make test    linters, types, import floors, tests
+#   make test-long   the tests that take longest: kills, full disks, nights, what a load costs
 #
 # Another interpreter: make test PYTHON=python3.12. Where pip looks for packages is pip's own configuration.
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 BUILT := .venv/.built
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ci/constraints.txt
 
-.PHONY: fuzz test
+.PHONY: fuzz test test-long
 
 fuzz: $(BUILT)
 	$(BIN)/slotfuzz run $(RUN)
@@ -23,6 +24,9 @@ test: $(BUILT)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
+
+test-long: $(BUILT)
+	$(BIN)/pytest -n 2 -m long
 
 # torch comes first and by its pin, so that no other package's open range picks a build. The build tools come with it, not
 # in pip's own build environment, which knows no pins. The stamp is written last: what was left half-built is built again.

@@ -61,6 +61,7 @@ def test_junit_and_markdown_tell_red_from_green_from_undecided(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "code", "colour"), [("crowded", 1, "red"), ("honest", 3, "undecided")])
 def test_a_night_ends_as_the_run_does_and_leaves_what_ci_shows(
     tmp_path: Path, target: str, code: int, colour: str, slotfuzz: Path

@@ -70,6 +70,7 @@ def test_a_target_that_dies_or_hangs_is_found_shrunk_and_fails_again_in_a_fresh_
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_target_that_eats_memory_is_told_that_there_is_none_found_and_shrunk(tmp_path: Path) -> None:
     words = command("eating", tmp_path / "out", "--schedules", 1, "--memory-gib", 4)
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

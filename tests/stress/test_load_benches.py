@@ -135,6 +135,7 @@ def test_a_model_without_ids_for_bytes_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_verification_costs_is_measured(tmp_path: Path) -> None:
     words = ["verification", "--users", "2", "--seconds", "2", "--rounds", "1", "--json", str(tmp_path / "figures")]
     told = CliRunner().invoke(BENCH, [*words, "--set", "slots=2"])
@@ -147,6 +148,7 @@ def test_what_verification_costs_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_short_soak_is_clean(tmp_path: Path) -> None:
     words = ["--seconds", "8", "--period", "4", "--users", "2", "--out", str(tmp_path), "--set", "slots=2"]
     told = CliRunner().invoke(BENCH, ["soak", *words])

@@ -199,7 +199,8 @@ def test_transcripts_are_judged_while_they_grow(clean: Verifying, tmp_path: Path
                 file.write(line[:9])
                 file.write(line[9:])
         deadline = time.monotonic() + 60
-        while len((tmp_path / "judged.jsonl").read_bytes().splitlines()) < 10 and time.monotonic() < deadline:
+        judged = tmp_path / "judged.jsonl"
+        while time.monotonic() < deadline and not (judged.is_file() and len(judged.read_bytes().splitlines()) >= 10):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 

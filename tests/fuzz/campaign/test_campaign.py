@@ -32,6 +32,7 @@ def told(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_nightly_run_twice_replays_what_the_first_one_found_and_tries_other_schedules(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = (*CROWDED, "--seed", 1, "--schedules", 16, "--workers", 2, "--resume")
@@ -91,6 +92,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_whoever_is_killed_nothing_that_was_found_is_lost_and_no_file_is_half_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
     survey = killed(out, kills=4, seed=3, seconds=1.0)

@@ -44,6 +44,7 @@ def run(disk: Path, *words: str) -> Result:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_was_found_on_a_disk_that_fills_up_is_on_it_or_printed_and_the_campaign_goes_on_with_room(disk: Path) -> None:
     fill(disk, left=40_000)
     done = run(disk, "--schedules", "40")
