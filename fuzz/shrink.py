@@ -294,6 +294,10 @@ class _Shrinker:
         """A few tokens under pressure: early, because where something is short on purpose all other ways are long."""
         yield from pressed(self.best, self.numbers)
 
+    def _fewer(self) -> Iterator[Schedule]:
+        """A request less, and a step or a number that makes up for it."""
+        yield from fewer(self.best, self.numbers)
+
     def _apart(self) -> Iterator[Schedule]:
         """A step between requests in place of whatever long prompts and answers make one wait for another."""
         if largest(self.best) > SHORT:
@@ -310,10 +314,6 @@ class _Shrinker:
     def _tighter(self) -> Iterator[Schedule]:
         """A token less, and a number one less with it."""
         yield from tighter(self.best, self.numbers)
-
-    def _fewer(self) -> Iterator[Schedule]:
-        """A request less, and a step or a number that makes up for it."""
-        yield from fewer(self.best, self.numbers)
 
     async def _sideways(self) -> bool:
         """Numbers turned down one by one, as long as the failure stays; then shorter prompts and answers with all of them.

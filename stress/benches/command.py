@@ -9,19 +9,27 @@ import msgspec
 
 from fuzz.commandline import Number, check_file, read_settings
 
+JSON = click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+SLOTS = click.option("--slots", type=Number(int, 1, 1024), default=16, show_default=True)
+CLIENTS = click.option("--clients", type=Number(int, 1, 4096), default=32, show_default=True)
+EACH = click.option("--each", type=Number(int, 1, 10_000), default=4, show_default=True, help="Requests of a client.")
+TOKENS = click.option("--tokens", type=Number(int, 1, 10_000), default=32, show_default=True, help="Of an answer.")
+WORDS = click.argument("words", nargs=-1, type=click.UNPROCESSED)
+PASSED_ON = {"ignore_unknown_options": True}
+
 
 @click.command("http")
 @click.option("--target", default="slots", show_default=True, help="A target's name.")
 @click.option("--model", default="tiny", show_default=True, help="As for `slotfuzz serve`.")
 @click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Fix a knob.")
 @click.option("--dtype", default="float32", show_default=True)
-@click.option("--slots", type=Number(int, 1, 1024), default=16, show_default=True)
-@click.option("--clients", type=Number(int, 1, 4096), default=32, show_default=True)
-@click.option("--each", type=Number(int, 1, 10_000), default=4, show_default=True, help="Requests of a client.")
-@click.option("--tokens", type=Number(int, 1, 10_000), default=32, show_default=True, help="Of an answer.")
+@SLOTS
+@CLIENTS
+@EACH
+@TOKENS
 @click.option("--rounds", type=Number(int, 1, 1000), default=3, show_default=True)
 @click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+@JSON
 def bench_http(
     target: str,
     model: str,
@@ -57,12 +65,12 @@ def bench_http(
     write(json_path, costs)
 
 
-@click.command("siege", context_settings={"ignore_unknown_options": True})
+@click.command("siege", context_settings=PASSED_ON)
 @click.option("--scale", type=Number(float, 0.001, 100), default=1, show_default=True, help="1 is 1,000 who vanish.")
 @click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+@JSON
 @click.option("--attack", "only", multiple=True, help="Only this one; may be repeated.  [default: all]")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@WORDS
 def bench_siege(scale: float, seed: int, json_path: Path | None, only: tuple[str, ...], words: tuple[str, ...]) -> int:
     """Hostile clients against a server of its own; other options are those of `slotfuzz serve`. 1 if anything is wrong."""
     from stress.benches.siege import format_siege, lay_siege

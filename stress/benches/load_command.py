@@ -8,13 +8,10 @@ from pathlib import Path
 import click
 
 from fuzz.commandline import Number, check_file, check_folder
-from stress.benches.command import write
+from stress.benches.command import CLIENTS, EACH, JSON, PASSED_ON, SLOTS, TOKENS, WORDS, write
 
 OUT = "slotfuzz-out/{}/%Y%m%d-%H%M%S"
 SEED = click.option("--seed", type=Number(int, 0, 1e9 - 1), default=1, show_default=True)
-JSON = click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures as JSON.")
-WORDS = click.argument("words", nargs=-1, type=click.UNPROCESSED)
-PASSED_ON = {"ignore_unknown_options": True}
 
 
 @click.command("verification", context_settings=PASSED_ON)
@@ -80,10 +77,10 @@ def bench_soak(users: int, seconds: float, period: float, seed: int, out: Path |
 @click.option("--python", required=True, help="An interpreter that has transformers[serving].")
 @click.option("--model", default="tiny", show_default=True, help="A model that `slotfuzz serve` has by name.")
 @click.option("--dtype", default="float32", show_default=True)
-@click.option("--slots", type=Number(int, 1, 1024), default=16, show_default=True)
-@click.option("--clients", type=Number(int, 1, 4096), default=32, show_default=True)
-@click.option("--each", type=Number(int, 1, 10_000), default=4, show_default=True, help="Requests of a client.")
-@click.option("--tokens", type=Number(int, 1, 10_000), default=32, show_default=True, help="Of an answer.")
+@SLOTS
+@CLIENTS
+@EACH
+@TOKENS
 @click.option("--rounds", type=Number(int, 1, 1000), default=5, show_default=True)
 @SEED
 @JSON
