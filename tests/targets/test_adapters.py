@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
@@ -67,21 +68,36 @@ def test_a_url_at_which_nobody_lists_models_is_refused_before_anything_is_measur
             build(TargetSpec("openai", url))
 
 
-def test_a_server_that_is_not_openai_compatible_is_refused() -> None:
-    class Other(BaseHTTPRequestHandler):
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """A server that answers every GET with this body; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"<html>hello</html>")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(BadInput, match="model must be the URL of a server that lists its models, got http://127"):
-            build(TargetSpec("openai", f"http://127.0.0.1:{server.server_port}/v1"))
+        yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()
+
+
+def test_a_server_that_is_not_openai_compatible_is_refused() -> None:
+    with (
+        answering(b"<html>hello</html>") as url,
+        pytest.raises(BadInput, match=f"model must be the URL of a server that lists its models, got {url} "),
+    ):
+        build(TargetSpec("openai", url))
+
+
+def test_a_server_that_lists_its_models_is_taken() -> None:
+    with answering(b'{"data": []}') as url:
+        assert build(TargetSpec("openai", f"{url}#some-model")).identity.endswith("served as some-model")
 
 
 def test_no_url_at_all_is_listed_and_not_played() -> None:
