@@ -35,7 +35,7 @@ FEATURES = (
 """Each is on in half of the schedules."""
 STORM_ONE_IN = 6
 """One schedule in so many is a storm."""
-LONG_ONE_IN = 24
+LONG_ONE_IN = 18
 """One schedule in so many has a request of hundreds of tokens."""
 LIMIT_ONE_IN = 12
 """One schedule in so many has an answer that runs into the limit of a context."""
