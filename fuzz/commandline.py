@@ -168,6 +168,8 @@ def check_dtype(dtype: str) -> None:
 
 def read_settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str, str | None]) -> dict[str, Any]:
     """Settings from --set and from the flags that stand for a knob."""
+    from targets.protocol import among
+
     by_name = {knob.name: knob for knob in knobs}
     words = [(name, value, f"--{name}") for name, value in flags.items() if value is not None]
     for word in sets:
@@ -178,7 +180,7 @@ def read_settings(knobs: tuple[Any, ...], sets: tuple[str, ...], flags: dict[str
     settings: dict[str, Any] = {}
     for name, text, where in words:
         if name not in by_name:
-            raise bad("knob", "one of " + ", ".join(by_name), name, where)
+            raise bad("knob", among(by_name, name), name, where)
         if name in settings:
             raise bad("knob", "set once", name, where)
         settings[name] = by_name[name].parse(text, where)

@@ -163,6 +163,8 @@ class Worker:
         if isinstance(answer, Misused):
             raise BadInput(answer.name, answer.rule, answer.got, answer.where)
         got = f"no answer in {START_S:g} s" if hangs else f"one that {_fate(status)}"
+        if self.python is not None and not child.last_words():
+            raise BadInput("--python", "a Python interpreter that can build the target", self.python, got)
         where = " ".join((self.spec.target, *child.last_words()[-1:]))
         raise BadInput("target", "one that can be built in a process of its own", got, where)
 

@@ -24,7 +24,7 @@ import transformers
 from torch import nn
 
 from targets.networks import NETWORKS, Encoding
-from targets.protocol import BadInput
+from targets.protocol import BadInput, among
 from targets.tiny import LARGER, TINY
 
 DTYPES = {
@@ -157,8 +157,8 @@ def find_model(name: str) -> Model:
         return _describe(path.name, functools.partial(_pretrained, path))
     if path.is_file() and path.suffix == ".gguf":
         return _from_gguf(path.stem, path)
-    names = ", ".join((*TINY, *NETWORKS, *LARGER, "gemma3-270m"))
-    raise BadInput("model", f"one of {names}, a folder with a config.json, or a .gguf file", name, "--model")
+    names = among((*TINY, *NETWORKS, *LARGER, "gemma3-270m"), name)
+    raise BadInput("model", f"{names}, a folder with a config.json, or a .gguf file", name, "--model")
 
 
 def find_tokenizer(name: str) -> Any | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from targets.adapters import ADAPTERS
-from targets.protocol import BadInput, Factory, place
+from targets.protocol import BadInput, Factory, among, place
 
 _MEMBERS = {*Factory.__annotations__, *(name for name in vars(Factory) if not name.startswith("_"))}
 
@@ -72,8 +72,8 @@ def build(spec: TargetSpec, here: bool = True) -> Factory:
             ADAPTERS[spec.target].check_installed(spec.target)
         return ADAPTERS[spec.target].factory(spec.model)
     if spec.target not in TARGETS:
-        known = ", ".join((*TARGETS, *ADAPTERS))
-        raise BadInput("target", f"one of {known}, or package.module:factory", spec.target, "--target")
+        known = among((*TARGETS, *ADAPTERS), spec.target)
+        raise BadInput("target", f"{known}, or package.module:factory", spec.target, "--target")
     # Imported late: a worker that plays somebody's own target starts in half the time without them.
     from targets.decoder import DecoderFactory
     from targets.faults import find_plants, planted

@@ -168,7 +168,7 @@ class Folder:
         """
         try:
             return msgspec.json.decode(self.campaign.read_bytes(), type=Campaign)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise BadInput("campaign", "one of this version", self.campaign, str(error)) from error

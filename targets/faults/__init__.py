@@ -31,7 +31,7 @@ from targets.faults import (
     windows,
 )
 from targets.faults.bank import Fault, Probe, Quirk
-from targets.protocol import BadInput
+from targets.protocol import BadInput, among
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
@@ -93,7 +93,7 @@ def planted(plants: Sequence[Fault | Quirk], target: str = "slots") -> Parts:
 def _check_names(names: Sequence[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
-            raise BadInput("fault", "one of " + ", ".join(known), name, "--fault")
+            raise BadInput("fault", among(known, name), name, "--fault")
         if names.count(name) > 1:
             raise BadInput("fault", "named once", name, "--fault")
 

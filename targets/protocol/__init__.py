@@ -3,7 +3,7 @@
 Data and protocols only: no decoder, no oracle, no I/O. Imports nothing of slotfuzz outside this folder.
 """
 
-from targets.protocol.errors import BadInput, place
+from targets.protocol.errors import BadInput, among, place
 from targets.protocol.events import (
     ACCOUNTS,
     Admitted,
@@ -104,6 +104,7 @@ __all__ = [
     "Target",
     "Trace",
     "Wait",
+    "among",
     "check_settings",
     "digest",
     "emitted_by_submission",

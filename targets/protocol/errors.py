@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
+
+FEW = 8
+"""So many names are read at a glance."""
+ALIKE = 0.5
+"""How alike two names are, of 1, where one may be meant for the other: two letters exchanged in a word of four."""
 
 
 class BadInput(ValueError):  # noqa: N818 (the user's word for it)
@@ -19,6 +26,15 @@ class BadInput(ValueError):  # noqa: N818 (the user's word for it)
         self.got = got
         self.where = where
         super().__init__(f"{name} must be {rule}, got {got}" + (f" ({where})" if where else ""))
+
+
+def among(names: Iterable[object], got: object) -> str:
+    """The rule that a value is one of `names`; of more than a few, only those that were probably meant."""
+    known = [str(name) for name in names]
+    meant = get_close_matches(str(got), known, cutoff=ALIKE)
+    if len(known) <= FEW or not meant:
+        return "one of " + ", ".join(known)
+    return f"{', '.join(meant)} or another of the {len(known)} there are"
 
 
 def place(error: BaseException, *ours: str) -> str:

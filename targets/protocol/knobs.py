@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from targets.protocol.errors import BadInput
+from targets.protocol.errors import BadInput, among
 
 Setting = bool | int | float | str
 """The value of a knob."""
@@ -68,7 +68,7 @@ def check_settings(knobs: tuple[Knob, ...], settings: Mapping[str, object], wher
     by_name = {knob.name: knob for knob in knobs}
     for name, value in settings.items():
         if name not in by_name:
-            raise BadInput("knob", "one of " + ", ".join(sorted(by_name)), name, where)
+            raise BadInput("knob", among(sorted(by_name), name), name, where)
         by_name[name].check(value, where)
 
 

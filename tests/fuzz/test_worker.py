@@ -250,6 +250,15 @@ def test_a_target_that_cannot_be_built_in_a_process_of_its_own_is_bad_input() ->
     assert worker.pid is None
 
 
+def test_an_interpreter_that_is_none_is_named_where_it_ends_without_a_word() -> None:
+    true = Path("/bin/true")
+    worker = Worker(TargetSpec("tests.fuzz.dying:zoo"), Patience(PATIENT_S), python=true)
+    with pytest.raises(BadInput) as caught:
+        played(worker, busy())
+    said = f"--python must be a Python interpreter that can build the target, got {true} (one that exited with status 0)"
+    assert str(caught.value) == said
+
+
 @pytest.mark.slow
 def test_a_renewed_worker_has_a_child_of_its_own_and_closing_leaves_none() -> None:
     worker = Worker(ZOO, Patience(PATIENT_S))

@@ -16,7 +16,8 @@ KNOWN = ", ".join((*TARGETS, *ADAPTERS))
     [
         (
             TargetSpec(target="slot"),
-            f"target must be one of {KNOWN}, or package.module:factory, got slot (--target)",
+            f"target must be slots or another of the {len(TARGETS | ADAPTERS)} there are, or package.module:factory, "
+            "got slot (--target)",
         ),
         (TargetSpec(target=""), f"target must be one of {KNOWN}, or package.module:factory, got  (--target)"),
         (
@@ -39,8 +40,13 @@ KNOWN = ", ".join((*TARGETS, *ADAPTERS))
             "module, name, network, open, special_ids, vocabulary (targets.attention:VOCABULARY)",
         ),
         (
-            TargetSpec(faults=("starved", "stale")),
-            f"fault must be one of {', '.join((*FAULTS, *QUIRKS))}, got stale (--fault)",
+            TargetSpec(faults=("starved", "stale-lengths")),
+            "fault must be stale-length, unaligned-lengths, sorted-by-length or another of the "
+            f"{len(FAULTS | QUIRKS)} there are, got stale-lengths (--fault)",
+        ),
+        (
+            TargetSpec(faults=("q7",)),
+            f"fault must be one of {', '.join((*FAULTS, *QUIRKS))}, got q7 (--fault)",
         ),
     ],
 )

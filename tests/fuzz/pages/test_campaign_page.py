@@ -96,8 +96,9 @@ def test_report_writes_the_page_and_says_where(folder: Folder) -> None:
     told = CliRunner().invoke(main, ["report", str(folder.out)])
     assert (told.exit_code, told.output) == (1, f"red\npage: {folder.out / 'report.html'}\n")
     assert "of 128 feasible" in (folder.out / "report.html").read_text()
-    nothing = CliRunner().invoke(main, ["report", str(folder.out / "repros")], prog_name="slotfuzz")
-    assert (nothing.exit_code, nothing.stderr.count("\n")) == (2, 1)
+    for none in (folder.out / "repros", folder.out / "campaign.json"):
+        nothing = CliRunner().invoke(main, ["report", str(none)], prog_name="slotfuzz")
+        assert (nothing.exit_code, nothing.stderr) == (2, f"OUT must be the folder of a campaign, got {none}\n")
 
 
 @pytest.mark.slow
