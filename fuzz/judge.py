@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fuzz.clients import sentence
+from fuzz.forwards import Fill, Forwards, slots_told, tokens_fed
 from fuzz.meter import Meter
 from fuzz.stage import InProcess, Stage
 from oracle.case import Accounted, Alphabet, Anew, Ask, Case
@@ -16,7 +17,18 @@ from oracle.checks import CHECKS, ROUTINE
 from oracle.finding import Finding, Report, Verdict
 from oracle.reference import Reference
 from oracle.rounding import bound
-from targets.protocol import BadInput, CheckName, Factory, Kind, Schedule, Setting, Trace, in_full, with_ends
+from targets.protocol import (
+    BadInput,
+    CheckName,
+    Factory,
+    Kind,
+    Schedule,
+    Setting,
+    Trace,
+    in_full,
+    submissions,
+    with_ends,
+)
 
 Answer = TypeVar("Answer")
 
@@ -62,7 +74,8 @@ class Judge:
     Attributes:
         stage: Where schedules are played; in this process unless told otherwise.
         replays: Traces made so far, variants included.
-        target_meter, reference_meter: Time inside forwards.
+        target_meter, reference_meter: Forwards and the time inside them.
+        fill: Of the forwards of what was judged, variants left out.
     """
 
     def __init__(self, factory: Factory, stage: Stage | None = None) -> None:
@@ -71,6 +84,7 @@ class Judge:
         self.replays = 0
         self.target_meter = Meter()
         self.reference_meter = Meter()
+        self.fill = Fill()
         self.alphabet = Alphabet(factory.vocabulary, factory.special_ids)
         self._references: dict[tuple[Setting, ...], Reference] = {}
 
@@ -80,16 +94,12 @@ class Judge:
         gc.collect()
         gc.freeze()
         self.target_meter.seconds = self.reference_meter.seconds = 0.0
+        self.fill = Fill()
 
-    @property
-    def sees_forwards(self) -> bool:
-        """Whether the target's network is within reach of the meters."""
-        return self.target_meter.forwards > 0
-
-    def share_outside(self, seconds: float) -> float:
-        """The share of these seconds that was not spent inside forwards."""
-        inside = self.target_meter.seconds + self.reference_meter.seconds
-        return max(0.0, 1 - inside / seconds) if seconds else 0.0
+    def forwards(self) -> Forwards:
+        """Those since it began."""
+        seen = self.target_meter.forwards > 0
+        return Forwards(self.target_meter.seconds, self.reference_meter.seconds, seen, self.fill)
 
     async def judge(self, schedule: Schedule, checks: Collection[CheckName] = ROUTINE, thorough: bool = False) -> Judgement:
         """Replays a schedule on a fresh target and asks `checks`, in order; `thorough` also names sources.
@@ -97,9 +107,16 @@ class Judge:
         Raises:
             BadInput: if the schedule's settings are not the target's.
         """
+        seen = self.target_meter
+        forwards, rows, places = seen.forwards, seen.rows, seen.places
         trace = await self.replay(schedule)
         last_words = self.stage.last_words()
-        judgement = await self.ask(self.case(schedule, trace, thorough), checks)
+        case = self.case(schedule, trace, thorough)
+        if seen.places > places:
+            slots = (seen.forwards - forwards) * slots_told(trace)
+            fed = tokens_fed(trace, submissions(case.schedule))
+            self.fill.add(Fill(seen.rows - rows if slots else 0, slots, seen.places - places, fed))
+        judgement = await self.ask(case, checks)
         return dataclasses.replace(judgement, last_words=last_words)
 
     def case(self, schedule: Schedule, trace: Trace, thorough: bool = False) -> Case:

@@ -10,6 +10,7 @@ import msgspec
 
 from fuzz.coverage import Figures
 from fuzz.feasible import SIZES
+from fuzz.forwards import Fill, Forwards
 from fuzz.mechanisms import MECHANISMS, possible
 from fuzz.repro import Repro
 from fuzz.search import Tally
@@ -88,10 +89,11 @@ def format_settings(knobs: tuple[Knob, ...], settings: Mapping[str, Setting]) ->
     return "\n".join(lines)
 
 
-def format_tally(tally: Tally, control: Control, share_outside: float | None, verdict: Verdict) -> str:
+def format_tally(tally: Tally, control: Control, fill: Fill, share_outside: float | None, verdict: Verdict) -> str:
     """The totals of a run on a target with this control, and what it never exercised.
 
     Args:
+        fill: Of the target's forwards.
         share_outside: Of the time, what was not spent in forwards; None where they are out of reach.
     """
     report = tally.report
@@ -104,6 +106,9 @@ def format_tally(tally: Tally, control: Control, share_outside: float | None, ve
         f"suspects: {report.suspects}, of which {report.refuted} were rounding",
         "mechanisms: " + ", ".join(f"{name} {tally.mechanisms[name]}" for name in _counted(tally) if tally.mechanisms[name]),
     ]
+    if fill.padding_share is not None:
+        full = "" if fill.batch_fill is None else f"{fill.batch_fill:.0%} of the rows that slots allow, "
+        lines.append(f"forwards: {full}{fill.padding_share:.0%} of the places in them padding")
     if tally.sanitized:
         lines.append(
             f"sanitizer: {report.cells} cells looked at; poisoned replays: {report.poisoned} compared, "
@@ -159,11 +164,11 @@ def as_json(fields: Mapping[str, object]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(fields), indent=1)
 
 
-def totals(tally: Tally, meters: tuple[float, float], seed: int, bound: float, verdict: Verdict) -> dict[str, object]:
+def totals(tally: Tally, forwards: Forwards, seed: int, bound: float, verdict: Verdict) -> dict[str, object]:
     """The totals of a run, in the fields that the documentation names.
 
     Args:
-        meters: Seconds in the target's forwards, and in the reference's.
+        forwards: Of the target and of the reference.
         bound: The rounding bound.
     """
     report = tally.report
@@ -175,8 +180,10 @@ def totals(tally: Tally, meters: tuple[float, float], seed: int, bound: float, v
         "failing": tally.failing,
         "tokens_checked": tally.tokens_checked,
         "seconds": tally.seconds,
-        "seconds_in_target_forwards": meters[0],
-        "seconds_in_reference_forwards": meters[1],
+        "seconds_in_target_forwards": forwards.target_s,
+        "seconds_in_reference_forwards": forwards.reference_s,
+        "padding_share": forwards.fill.padding_share,
+        "batch_fill": forwards.fill.batch_fill,
         "mechanisms": {name: tally.mechanisms[name] for name in _counted(tally)},
         "grams": {str(size): tally.coverage.figures(size) for size in SIZES},
         "suspects": report.suspects,

@@ -100,11 +100,12 @@ def run(asked: Run) -> int:
         asked.console.print(format_repro(repro, path), markup=False, highlight=False)
         asked.console.print()
     judge, tally = search.judge, search.tally
-    outside = judge.share_outside(tally.seconds) if judge.sees_forwards else None
-    asked.console.print(format_tally(tally, asked.factory.control, outside, tally.verdict), markup=False, highlight=False)
+    forwards = judge.forwards()
+    outside = forwards.share_outside(tally.seconds)
+    told = format_tally(tally, asked.factory.control, forwards.fill, outside, tally.verdict)
+    asked.console.print(told, markup=False, highlight=False)
     if asked.json is not None:
-        meters = judge.target_meter.seconds, judge.reference_meter.seconds
-        fields = totals(tally, meters, asked.seed, judge.reference(asked.settings).bound, tally.verdict)
+        fields = totals(tally, forwards, asked.seed, judge.reference(asked.settings).bound, tally.verdict)
         fields["first_found_after"] = min((failure.found_after for failure in tally.failures), default=None)
         fields["findings"] = [finding_fields(path, repro) for path, repro in stored.items()]
         repros.write_atomically(asked.json, as_json(fields))

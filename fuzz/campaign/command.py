@@ -147,7 +147,10 @@ def _conclude(asked: Run, supervisor: Supervisor, merged: Merged, verdict: Verdi
     session = supervisor.session
     for bug in supervisor.campaign.bugs:
         _say(asked, format_bug(bug, session.began_s))
-    _say(asked, format_tally(merged.by_the_clock(), asked.factory.control, merged.share_outside, verdict))
+    _say(
+        asked,
+        format_tally(merged.by_the_clock(), asked.factory.control, merged.forwards.fill, merged.share_outside, verdict),
+    )
     for sentence in session.undecided:
         _say(asked, f"undecided: {sentence}")
     if session.deaths:
@@ -164,7 +167,7 @@ def format_bug(bug: Bug, since_s: float) -> str:
 def _fields(asked: Run, supervisor: Supervisor, merged: Merged, verdict: Verdict, bound: float) -> dict[str, object]:
     campaign, session, folder = supervisor.campaign, supervisor.session, supervisor.folder
     stored = {folder.repros / f"{bug.id}.json": bug for bug in campaign.bugs if bug.status == FAILED}
-    fields = totals(merged.by_the_clock(), (merged.target_s, merged.reference_s), campaign.seed, bound, verdict)
+    fields = totals(merged.by_the_clock(), merged.forwards, campaign.seed, bound, verdict)
     fields["first_found_after"] = None
     fields["findings"] = [finding_fields(path, repros.load(path)) for path in stored]
     every = [shard for shard in map(supervisor.shard, range(campaign.next_shard)) if shard is not None]

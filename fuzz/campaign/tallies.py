@@ -10,6 +10,7 @@ import msgspec
 
 from fuzz.coverage import Coverage
 from fuzz.feasible import SIZES
+from fuzz.forwards import Fill, Forwards
 from fuzz.judge import Judge
 from fuzz.lifecycle import Gram
 from fuzz.search import Tally
@@ -33,6 +34,7 @@ class Shard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         number: It is the campaign's seed plus this that its schedules are drawn from.
         target_s, reference_s: Seconds in forwards.
         sees_forwards: Whether the target's network is within reach of the meters.
+        fill: Of the target's forwards.
         seen: In how many schedules each gram was seen, by size.
         sights: Signatures that it saw.
         counts: Those of `Report`, without findings.
@@ -46,6 +48,7 @@ class Shard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target_s: float = 0.0
     reference_s: float = 0.0
     sees_forwards: bool = False
+    fill: Fill = msgspec.field(default_factory=Fill)
     mechanisms: dict[str, int] = {}
     seen: dict[int, dict[Gram, int]] = {}
     counts: Report = msgspec.field(default_factory=Report)
@@ -57,15 +60,17 @@ class Shard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def shard_of(number: int, tally: Tally, judge: Judge, sights: dict[str, Sight]) -> Shard:
     """A search's tally as data."""
+    forwards = judge.forwards()
     return Shard(
         number=number,
         schedules=tally.schedules,
         failing=tally.failing,
         tokens_checked=tally.tokens_checked,
         seconds=tally.seconds,
-        target_s=judge.target_meter.seconds,
-        reference_s=judge.reference_meter.seconds,
-        sees_forwards=judge.sees_forwards,
+        target_s=forwards.target_s,
+        reference_s=forwards.reference_s,
+        sees_forwards=forwards.seen,
+        fill=forwards.fill,
         mechanisms=dict(tally.mechanisms),
         seen={size: dict(counter) for size, counter in tally.coverage.seen.items()},
         counts=msgspec.structs.replace(tally.report, findings=[], unknown=[], unstable=[]),
@@ -85,9 +90,7 @@ class Merged(msgspec.Struct, frozen=True):
     """
 
     tally: Tally
-    target_s: float
-    reference_s: float
-    sees_forwards: bool
+    forwards: Forwards
     sights: dict[str, Sight]
     wall_s: float = 0.0
 
@@ -98,9 +101,7 @@ class Merged(msgspec.Struct, frozen=True):
     @property
     def share_outside(self) -> float | None:
         """The share of the workers' time that was not spent in forwards; None where they are out of reach."""
-        if not self.sees_forwards or not self.tally.seconds:
-            return None
-        return max(0.0, 1 - (self.target_s + self.reference_s) / self.tally.seconds)
+        return self.forwards.share_outside(self.tally.seconds)
 
 
 def merge(shards: Iterable[Shard], cycles: tuple[LifeCycle, ...] | None, sanitized: bool) -> Merged:
@@ -108,7 +109,9 @@ def merge(shards: Iterable[Shard], cycles: tuple[LifeCycle, ...] | None, sanitiz
     read = list(shards)
     tally = Tally(sanitized=sanitized, coverage=Coverage(cycles))
     sights: dict[str, Sight] = {}
+    fill = Fill()
     for shard in read:
+        fill.add(shard.fill)
         tally.schedules += shard.schedules
         tally.failing += shard.failing
         tally.tokens_checked += shard.tokens_checked
@@ -127,8 +130,11 @@ def merge(shards: Iterable[Shard], cycles: tuple[LifeCycle, ...] | None, sanitiz
             known.last_s = max(known.last_s, sight.last_s)
     return Merged(
         tally=tally,
-        target_s=sum(shard.target_s for shard in read),
-        reference_s=sum(shard.reference_s for shard in read),
-        sees_forwards=any(shard.sees_forwards for shard in read),
+        forwards=Forwards(
+            target_s=sum(shard.target_s for shard in read),
+            reference_s=sum(shard.reference_s for shard in read),
+            seen=any(shard.sees_forwards for shard in read),
+            fill=fill,
+        ),
         sights=sights,
     )

@@ -153,7 +153,7 @@ def _prefix(
     attenuated = replace(experiment, trust=trust) if trust else None
     trusted, trusted_looks = ([], []) if attenuated is None else _measured(attenuated, said)
     played = _beside(experiment, bench)
-    told = [*claims.of_answers(drifts), *claims.of_attention(looks)]
+    told = [*claims.of_answers(drifts, experiment.new_tokens), *claims.of_attention(looks)]
     for table in (
         tables.of_drifts(drifts, trusted, trust),
         tables.of_looks(looks, trusted_looks, trust),

@@ -25,6 +25,8 @@ JSON_FIELDS = {
     "seconds",
     "seconds_in_target_forwards",
     "seconds_in_reference_forwards",
+    "padding_share",
+    "batch_fill",
     "mechanisms",
     "suspects",
     "refuted",

@@ -128,7 +128,7 @@ def test_claims_of_answers_hold_where_they_do() -> None:
             "instruction": {1: (0, 0), 4: (5, 0), 16: (5, 6), 32: (2, 2), 64: (3, 3), 128: (9, 9), 256: (9, 9)},
         }
     )
-    assert of_answers(measured) == [
+    assert of_answers(measured, 16) == [
         Claim(
             "a neutral text moves the answer by a single-digit edit distance",
             "at most 2.0 tokens in the mean, behind 64",
@@ -146,9 +146,10 @@ def test_claims_of_answers_hold_where_they_do() -> None:
 
 def test_claims_of_answers_do_not_hold_where_they_do_not_and_some_can_not_be_told() -> None:
     flat = drifts({"neutral": {32: (12,)}, "instruction": {32: (12,)}})
-    assert [claim.holds for claim in of_answers(flat)] == [False, False, None, None]
+    assert [claim.holds for claim in of_answers(flat, 16)] == [False, False, None, None]
     even = drifts({kind: dict.fromkeys((4, 16, 32, 64, 128, 256), (3, 3)) for kind in KINDS})
-    assert [claim.holds for claim in of_answers(even)] == [True, False, False, False]
+    assert [claim.holds for claim in of_answers(even, 16)] == [True, False, False, False]
+    assert [claim.holds for claim in of_answers(even, 9)] == [None, False, False, False]
 
 
 def look(kind: str, kl: list[float], mass: float, shift: float) -> Look:
