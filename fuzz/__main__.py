@@ -230,11 +230,10 @@ def explain(path: Path, own: str | None, html: Path | None, script: Path | None)
 
 @main.command()
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--target", "own", help="The package.module:factory that the campaign may import.")
 @click.option("--html", type=click.Path(path_type=Path), help="The page to write.  [default: report.html in OUT]")
 @click.option("--junit", "junit_path", type=click.Path(path_type=Path), help="Write JUnit's XML: a test for each signature.")
 @click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write a summary in Markdown.")
-def report(out: Path, own: str | None, html: Path | None, junit_path: Path | None, markdown_path: Path | None) -> int:
+def report(out: Path, html: Path | None, junit_path: Path | None, markdown_path: Path | None) -> int:
     """Write the page of a campaign, also while it runs: OUT is what `run --workers` was given as --out.
 
     Exits as its last session did: 0 nothing wrong, 1 something found, 3 undecided.
@@ -244,7 +243,6 @@ def report(out: Path, own: str | None, html: Path | None, junit_path: Path | Non
     from fuzz.pages.summaries import COLOURS, junit, markdown
     from fuzz.report import EXIT_CODES
     from fuzz.repro import write_atomically
-    from targets.registry import build
 
     for option, path in (("--html", html), ("--junit", junit_path), ("--markdown", markdown_path)):
         check_file(path, option)
@@ -252,9 +250,8 @@ def report(out: Path, own: str | None, html: Path | None, junit_path: Path | Non
     campaign = folder.begun()
     if campaign is None or not campaign.sessions:
         raise bad("OUT", "the folder of a campaign", out)
-    ours = ":" not in campaign.target.target or campaign.target.target == own
     page = html or out / "report.html"
-    state = write_page(folder, build(campaign.target) if ours else None, page)
+    state = write_page(folder, page)
     if junit_path is not None:
         write_atomically(junit_path, junit(state))
     if markdown_path is not None:

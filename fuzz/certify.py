@@ -62,7 +62,7 @@ def certify(
     code = run_campaign(asked, workers, resume=True, seed=seed)
     if code == 130:
         return code
-    made = certificate(read_state(Folder(out), factory), factory, Judge(factory).reference(settings), dose_schedules)
+    made = certificate(read_state(Folder(out)), factory, Judge(factory).reference(settings), dose_schedules)
     write_atomically(out / "certificate.json", msgspec.json.format(msgspec.json.encode(made), indent=1))
     write_atomically(out / "certificate.html", certificate_page(made).encode())
     asked.console.print(f"certificate: {out / 'certificate.html'}, {out / 'certificate.json'}", markup=False)

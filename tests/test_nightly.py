@@ -51,7 +51,7 @@ def folder_of(path: Path, status: str, error: str = "", schedules: int = 5) -> F
 def test_junit_and_markdown_tell_red_from_green_from_undecided(
     tmp_path: Path, status: str, schedules: int, counts: tuple[str, ...], colour: str
 ) -> None:
-    state = read_state(folder_of(tmp_path, status, "it ends the process" if status == "ERROR" else "", schedules), None)
+    state = read_state(folder_of(tmp_path, status, "it ends the process" if status == "ERROR" else "", schedules))
     suite = ET.fromstring(junit(state))
     assert tuple(suite.get(name) for name in ("tests", "failures", "errors")) == counts
     assert [case.get("name") for case in suite] == ["LEAK swap: a|b <x>", "search"]

@@ -12,11 +12,12 @@ from fuzz.campaign.bugs import Told
 from fuzz.campaign.crew import Hire, NearHand
 from fuzz.campaign.folder import FAILED, FIXED, Bug, Campaign, Folder
 from fuzz.campaign.supervisor import Supervisor
-from fuzz.campaign.tallies import Merged, Shard, merge
+from fuzz.campaign.tallies import Merged, merge
 from fuzz.commandline import memory_gib
 from fuzz.coverage import cycles_of
 from fuzz.fresh import Manner
 from fuzz.judge import Judge
+from fuzz.mechanisms import possible
 from fuzz.pages.campaign import verdict_of, write_page
 from fuzz.report import (
     EXIT_CODES,
@@ -45,6 +46,8 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire:
     folder = Folder(asked.out)
     with folder.locked():
         campaign = _campaign(asked, folder, resume, seed)
+        campaign.cycles = cycles_of(asked.factory, asked.settings)
+        campaign.possible = tuple(possible(asked.factory.control))
         asked.seed = campaign.seed
         announce(asked)
         _say(asked, f"{workers} worker{'s' * (workers != 1)}, shards from {campaign.next_shard} on, in {asked.out}")
@@ -55,7 +58,7 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire:
         with progress(asked) as bar:
             supervisor = _supervisor(asked, folder, campaign, workers, hire, bar)
             interrupted = _carried_out(asked, supervisor)
-        merged = _merged(asked, supervisor.shards(), supervisor.session.seconds, mute)
+        merged = _merged(asked, supervisor, mute)
         if interrupted and not merged.tally.schedules:
             _say(asked, f"stopped before any schedule was judged\nnext: {_go_on(asked, workers)}")
             return 130
@@ -66,7 +69,7 @@ def run_campaign(asked: Run, workers: int, resume: bool, seed: int | None, hire:
         page = writes = asked.out / "report.html"
         _conclude(asked, supervisor, merged, verdict)
         try:
-            write_page(folder, asked.factory, page)
+            write_page(folder, page)
             if asked.json is not None:
                 writes = asked.json
                 fields = _fields(asked, supervisor, merged, verdict, reference.bound)
@@ -135,11 +138,11 @@ def _carried_out(asked: Run, supervisor: Supervisor) -> bool:
     return interrupted
 
 
-def _merged(asked: Run, shards: list[Shard], seconds: float, mute: bool) -> Merged:
+def _merged(asked: Run, supervisor: Supervisor, mute: bool) -> Merged:
     """Shards as one; its speed is that of all of them together."""
-    merged = merge(shards, cycles_of(asked.factory, asked.settings), bool(asked.settings.get("sanitize")))
+    merged = merge(supervisor.shards(), supervisor.campaign.cycles, bool(asked.settings.get("sanitize")))
     merged.tally.mute = mute
-    return msgspec.structs.replace(merged, wall_s=seconds)
+    return msgspec.structs.replace(merged, wall_s=supervisor.session.seconds)
 
 
 def _conclude(asked: Run, supervisor: Supervisor, merged: Merged, verdict: Verdict) -> None:

@@ -26,8 +26,9 @@ from typing import TypeVar
 
 import msgspec
 
+from fuzz.mechanisms import MECHANISMS
 from fuzz.repro import write_atomically
-from targets.protocol import BadInput, Kind, Schedule, Setting
+from targets.protocol import BadInput, Kind, LifeCycle, Schedule, Setting
 from targets.registry import TargetSpec
 
 CAMPAIGN_VERSION = 1
@@ -88,6 +89,9 @@ class Campaign(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         next_shard: No shard has had this number, or a higher one.
+        cycles: How requests may live in the target, so that its page can be written by who can't build it; None where the
+            target does not say.
+        possible: The mechanisms that every target has and that this one can be made to show.
     """
 
     version: int = CAMPAIGN_VERSION
@@ -95,6 +99,8 @@ class Campaign(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     settings: dict[str, Setting]
     seed: int
     next_shard: int = 0
+    cycles: tuple[LifeCycle, ...] | None = None
+    possible: tuple[str, ...] = MECHANISMS
     sessions: list[Session] = []
     bugs: list[Bug] = []
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from fuzz import repro as repros
 from fuzz.campaign.folder import ERROR, FAILED, FIXED, UNCONFIRMED, Bug, Campaign, Folder, Session, read_json
 from fuzz.campaign.tallies import Merged, Shard, merge
-from fuzz.coverage import Figures, cycles_of
+from fuzz.coverage import Figures
 from fuzz.feasible import SIZES
-from fuzz.mechanisms import MECHANISMS, possible
+from fuzz.mechanisms import MECHANISMS
 from fuzz.pages.render import render
 from fuzz.report import failing_share_max, replay_of
 from oracle.finding import Verdict
-from targets.protocol import BadInput, Factory, format_schedule
+from targets.protocol import BadInput, format_schedule
 
 NEVER_SHOWN = 60
 COLOURS = {FAILED: "bad", FIXED: "good", ERROR: "odd", UNCONFIRMED: "odd"}
@@ -73,8 +73,8 @@ class State:
     verdict: Verdict
 
 
-def read_state(folder: Folder, factory: Factory | None) -> State:
-    """Reads a campaign; without its target's factory, nobody can say what is feasible.
+def read_state(folder: Folder) -> State:
+    """Reads a campaign.
 
     Raises:
         BadInput: where there is none.
@@ -82,7 +82,7 @@ def read_state(folder: Folder, factory: Factory | None) -> State:
     campaign = folder.begun()
     if campaign is None:
         raise BadInput("campaign", "a folder in which one has begun", folder.out)
-    cycles = None if factory is None else cycles_of(factory, campaign.settings)
+    cycles = campaign.cycles
     sanitized = bool(campaign.settings.get("sanitize"))
     shards = {number: read_json(folder.tally(number), Shard) for number in range(campaign.next_shard)}
     there = {number: shard for number, shard in shards.items() if shard is not None}
@@ -107,16 +107,16 @@ def verdict_of(campaign: Campaign, last: Merged) -> Verdict:
     return last.tally.verdict
 
 
-def campaign_page(state: State, factory: Factory | None, live: bool = False) -> str:
+def campaign_page(state: State, live: bool = False) -> str:
     """The page of a campaign, as one HTML file.
 
     Args:
         live: Whether it goes on, so that the page is to be read again.
     """
-    return render("campaign.html", live=live, **campaign_fields(state, factory))
+    return render("campaign.html", live=live, **campaign_fields(state))
 
 
-def campaign_fields(state: State, factory: Factory | None) -> dict[str, object]:
+def campaign_fields(state: State) -> dict[str, object]:
     """What a campaign's page shows."""
     campaign, tally = state.campaign, state.every.tally
     began = campaign.sessions[-1].began_s if campaign.sessions else 0.0
@@ -124,8 +124,8 @@ def campaign_fields(state: State, factory: Factory | None) -> dict[str, object]:
     rows = sorted(
         (_row(state, bug, began) for bug in campaign.bugs), key=lambda row: (order.index(row.bug.status), not row.new)
     )
-    counted = possible(factory.control) if factory is not None else MECHANISMS
-    fired = {name: tally.mechanisms[name] for name in [*counted, *sorted(tally.mechanisms.keys() - set(MECHANISMS))]}
+    of_its_own = sorted(tally.mechanisms.keys() - set(MECHANISMS))
+    fired = {name: tally.mechanisms[name] for name in (*campaign.possible, *of_its_own)}
     figures = {size: tally.coverage.figures(size) for size in SIZES}
     return {
         "campaign": campaign,
@@ -173,8 +173,8 @@ def _grams(figures: Figures) -> dict[str, object]:
     }
 
 
-def write_page(folder: Folder, factory: Factory | None, path: Path) -> State:
+def write_page(folder: Folder, path: Path) -> State:
     """Reads a campaign and writes its page; returns what was read."""
-    state = read_state(folder, factory)
-    repros.write_atomically(path, campaign_page(state, factory).encode())
+    state = read_state(folder)
+    repros.write_atomically(path, campaign_page(state).encode())
     return state

@@ -225,7 +225,7 @@ class Service:
         said = output.read_bytes()[-OUTPUT_SHOWN_BYTES:].decode(errors="replace") if output.is_file() else ""
         campaign: dict[str, object] = {}
         if job.kind == "fuzz" and folder.campaign.is_file():
-            campaign = campaign_fields(read_state(folder, None), None)
+            campaign = campaign_fields(read_state(folder))
         drawn = {path.stem for path in (folder.out / "pages").glob("*.html")}
         stopping = job.id in self.runner.running and self.runner.running[job.id].cancelled
         shown = {"job": job, "output": said, "campaign_known": bool(campaign), "outcomes": OUTCOMES, "drawn": drawn}

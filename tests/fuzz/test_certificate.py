@@ -25,7 +25,7 @@ def made(
     folder, factory = Folder(out), Scripted(Honest)
     folder.save(Campaign(target=TargetSpec(target), settings={}, seed=1, next_shard=1, sessions=[session]))
     write_json(folder.tally(0), Shard(number=0, schedules=schedules, mechanisms={"slot_reuse": 3}))
-    return certificate(read_state(folder, factory), factory, Judge(factory).reference({}), 0)
+    return certificate(read_state(folder), factory, Judge(factory).reference({}), 0)
 
 
 def test_a_pass_has_its_bound_and_what_it_says_nothing_of(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fuzz.campaign.tallies import Shard
 from fuzz.pages.campaign import campaign_page, read_state
 from fuzz.repro import Repro, save
 from oracle.finding import Verdict
-from targets.protocol import Kind
+from targets.protocol import Kind, LifeCycle
 from targets.registry import TargetSpec
 from tests.browsing import chromium, looks, ugly
 
@@ -40,6 +40,7 @@ def folder(repro: Repro, tmp_path: Path) -> Folder:
         settings={"slots": 2},
         seed=7,
         next_shard=2,
+        cycles=(LifeCycle(slots=2, chunks=True, pipelined=True),),
         sessions=[
             Session(workers=1, began_s=100.0, ended_s=150.0, seconds=50.0, shards=[0]),
             Session(workers=1, began_s=190.0, seconds=10.0, shards=[1], deaths=["shard 1 was killed by SIGKILL"]),
@@ -57,8 +58,8 @@ def folder(repro: Repro, tmp_path: Path) -> Folder:
 
 
 def test_the_page_tells_new_from_old_and_what_never_happened(folder: Folder) -> None:
-    state = read_state(folder, None)
-    page = campaign_page(state, None)
+    state = read_state(folder)
+    page = campaign_page(state)
     assert state.verdict is Verdict.FAIL
     assert page.index("LEAK swap: late") < page.index("ECHO echo: &lt;old&gt;")
     assert '<span class="tag bad">1 new</span>' in page
@@ -88,7 +89,7 @@ def test_what_could_not_be_judged_is_never_a_pass(
     campaign.sessions[-1].undecided = undecided
     folder.save(campaign)
     write_json(folder.tally(1), Shard(number=1, schedules=schedules))
-    assert read_state(folder, None).verdict is verdict
+    assert read_state(folder).verdict is verdict
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_report_writes_the_page_and_says_where(folder: Folder) -> None:
 @pytest.mark.slow
 def test_the_page_can_be_read_in_light_and_dark_wide_and_narrow(folder: Folder) -> None:
     path = folder.out / "page.html"
-    path.write_text(campaign_page(read_state(folder, None), None))
+    path.write_text(campaign_page(read_state(folder)))
     with chromium() as browser:
         for look, page in looks(browser, path.as_uri()):
             page.get_by_text("the smallest schedule").first.click()
