@@ -22,7 +22,13 @@ from fuzz.commandline import Number, bad, check_folder, read_settings
 @click.option("--device", help="cpu (default) or cuda.")
 @click.option("--sanitize", is_flag=True, help="Check every cell that a request attends to, and what lies in the others.")
 @click.option("--in-a-row", type=Number(int, 1, 1000), help="So many schedules one after another on each target.")
-@click.option("--dose-schedules", type=Number(int, 0, 1e4), default=16, show_default=True, help="For each size of leak.")
+@click.option(
+    "--dose-schedules",
+    type=Number(int, 0, 1e4),
+    default=16,
+    show_default=True,
+    help="For each size of leak; 0 leaves the sizes out.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("slotfuzz-certificate"), show_default=True)
 def certify(
     target: str,

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 SIZE = 192
 """Bytes for the longest story; what is read past them is zero."""
-_MORE = 512
+_MORE = 4096
 
 
 class Dice:

@@ -55,8 +55,8 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
     bits = dice.below(2 ** len(FEATURES)) if swarm else 2 ** len(FEATURES) - 1
     on = {name for index, name in enumerate(FEATURES) if bits >> index & 1}
     if motifs and dice.below(STORM_ONE_IN) == STORM_ONE_IN - 1:
-        lives, turns, settings = storm(dice, space)
-        return Schedule(ops=to_ops(lives, turns), settings=settings)
+        ops, settings = storm(dice, space)
+        return Schedule(ops=ops, settings=settings)
     settings = knob_settings(dice, space.knobs) if "settings" in on else {}
     motif = dice.pick(_motifs(space)) if motifs and dice.below(2) else None
     lives = motif(dice, space) if motif else _mix(dice, space, on)

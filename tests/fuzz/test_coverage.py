@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -67,8 +66,8 @@ TARGETS: dict[str, tuple[str, str, dict[str, Setting]]] = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_that_a_correct_target_does_in_a_storm_is_unforeseen(name: str) -> None:
     target, model, settings = TARGETS[name]
-    factory, dice = guessing(find_model(model), target), random.Random(name)
-    assert unforeseen(played(factory, [storm(dice, factory) for _ in range(250)], **settings)) == {}
+    factory = guessing(find_model(model), target)
+    assert unforeseen(played(factory, [storm(f"{name} {count}", factory) for count in range(250)], **settings)) == {}
 
 
 @pytest.mark.slow
@@ -80,13 +79,13 @@ def test_nothing_that_a_run_draws_is_unforeseen(tiny: Model, target: str) -> Non
 
 @pytest.mark.slow
 def test_hardly_anything_is_feasible_that_no_storm_reaches(tiny: Model) -> None:
-    factory, dice = guessing(tiny, "slots"), random.Random(0)
-    coverage = played(factory, [storm(dice, factory) for _ in range(700)])
+    factory = guessing(tiny, "slots")
+    coverage = played(factory, [storm(count, factory) for count in range(700)])
     two, three = (coverage.figures(size) for size in SIZES)
     assert two.feasible is not None
     assert three.feasible is not None
     assert two.seen >= 0.95 * two.feasible
-    assert three.seen + three.within_reach >= 0.7 * three.feasible
+    assert three.seen >= 0.8 * three.feasible
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_settings_that_a_run_fixes_narrow_what_is_feasible(tiny: Model) -> None:
 
 def test_a_gram_counts_once_for_each_schedule_that_shows_it(tiny: Model) -> None:
     factory = guessing(tiny, "slots")
-    schedule = storm(random.Random(1), factory)
+    schedule = storm(1, factory)
     coverage = played(factory, [schedule, schedule])
     assert set(coverage.seen[2].values()) == {2}
     assert coverage.figures(2).new_a_schedule == 0
@@ -183,8 +182,8 @@ def test_what_came_once_and_twice_tells_how_many_have_not_come_yet() -> None:
 
 @pytest.mark.slow
 def test_the_estimates_agree_with_what_a_longer_run_shows(tiny: Model) -> None:
-    factory, dice = guessing(tiny, "slots"), random.Random(2)
-    schedules = [storm(dice, factory) for _ in range(400)]
+    factory = guessing(tiny, "slots")
+    schedules = [storm(count, factory) for count in range(400)]
     before, after = (played(factory, schedules[:count]).figures(3) for count in (200, 400))
     assert after.new_a_schedule < (after.seen - before.seen) / 200 < before.new_a_schedule
     assert after.seen - before.seen < before.within_reach * 1.5

@@ -225,11 +225,13 @@ def test_a_plain_hypothesis_test_shrinks_a_schedule(slots: DecoderFactory) -> No
 def test_a_storm_is_dense_and_its_settings_are_the_targets_own(slots: DecoderFactory) -> None:
     space = Space.of(slots)
     storms = [storm(Dice(random.Random(seed).randbytes(SIZE)), space) for seed in range(60)]
-    for _, _, settings in storms:
+    for _, settings in storms:
         check_settings(slots.knobs, settings)
-    lives = [life for some, _, _ in storms for life in some]
-    assert any(not life.request.prompt for life in lives)
-    assert any(not life.request.max_new_tokens for life in lives)
-    assert any(life.cancel_after == life.request.deadline_s is not None for life in lives)
-    assert max(life.arrival for life in lives) < 20
-    assert {bool(settings.get("pipelined")) for _, _, settings in storms} == {False, True}
+    asked = [op.request for ops, _ in storms for op in ops if isinstance(op, Submit)]
+    assert {len(request.prompt) for request in asked} >= {0, 1, 9}
+    assert {request.max_new_tokens for request in asked} >= {0, 1, 20}
+    assert any(request.stop and request.deadline_s is not None for request in asked)
+    pairs = {(type(one), type(other)) for ops, _ in storms for one, other in itertools.pairwise(ops)}
+    assert pairs == set(itertools.product((Submit, Cancel, Step), repeat=2))
+    assert max(len(ops) for ops, _ in storms) > 100
+    assert {bool(settings.get("pipelined")) for _, settings in storms} == {False, True}
