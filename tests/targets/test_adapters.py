@@ -22,6 +22,7 @@ from targets.adapters import ADAPTERS, Adapter, tiny_llama
 from targets.protocol import (
     BadInput,
     Cancel,
+    Counted,
     Crashed,
     Emitted,
     Factory,
@@ -37,7 +38,7 @@ from targets.protocol import (
 from targets.registry import TargetSpec, build
 from tests.targets import conformance
 
-KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb"}
+KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb", "transformers-threaded"}
 BY_URL = {"openai"}
 
 
@@ -184,6 +185,55 @@ def test_several_answers_to_a_prompt_of_one_token_break_transformers() -> None:
 def test_what_is_likely_is_told_of_each_token_of_transformers() -> None:
     emitted = [event for event in played("transformers-cb", asked(5, 6, new=3)) if isinstance(event, Emitted)]
     assert [event.logprobs[0][0] for event in emitted] == [event.token for event in emitted]
+
+
+def counted(trace: tuple[object, ...], name: str) -> int:
+    return [event.counts for event in trace if isinstance(event, Counted)][-1][name]
+
+
+def answers(trace: tuple[object, ...]) -> dict[int, tuple[int, ...]]:
+    return {event.submission: event.tokens for event in trace if isinstance(event, Finished)}
+
+
+ONE_MORE = Submit(Request(prompt=(5, 6, 7), max_new_tokens=4, sample_of=0))
+FORKS: dict[str, dict[str, Setting]] = {
+    "llamacpp": {"n_cmpl": 3},
+    "openvino": {"num_return_sequences": 3},
+    "transformers-cb": {"num_return_sequences": 3},
+    "transformers-threaded": {"num_return_sequences": 3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FORKS)
+def test_one_more_answer_is_forked_from_the_prompt_of_the_first(name: str) -> None:
+    trace = played(name, asked(5, 6, 7, new=4), ONE_MORE, asked(8, 9, new=4), **FORKS[name])
+    alone = played(name, asked(5, 6, 7, new=4)), played(name, asked(8, 9, new=4))
+    first, other = (answers(each)[0] for each in alone)
+    assert answers(trace) == {0: first, 1: first, 2: other}
+    assert counted(trace, "forked") == 1
+
+
+WAYS: list[tuple[str, str, dict[str, Setting]]] = [
+    ("llamacpp", "slots_moved", {"slots_after": "moved"}),
+    ("llamacpp", "slots_erased", {"slots_after": "erased"}),
+    ("ctranslate2", "unloaded", {"unload": "idle"}),
+    ("ctranslate2", "unloaded", {"unload": "idle to memory"}),
+    ("ctranslate2", "batch_split", {"max_batch_size": 1}),
+    ("ctranslate2", "batch_split", {"max_batch_size": 3, "batch_type": "tokens"}),
+    ("openvino", "several_tokens_a_step", {"drafts": "itself", "assistant_confidence_threshold": 0.2}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "what", "settings"), WAYS, ids=lambda value: str(value))
+def test_a_knob_moves_what_it_says_and_no_answer(name: str, what: str, settings: dict[str, Setting]) -> None:
+    ops = (asked(*[5, 6] * 8, new=20), asked(8, 9, new=4), Step(60), asked(*[5, 6] * 8, new=6), asked(1, 2, 3, new=5))
+    plain, moved = played(name, *ops), played(name, *ops, **settings)
+    assert answers(moved) == answers(plain)
+    assert counted(moved, what) > 0
 
 
 FINDINGS = sorted((Path(__file__).parent / "findings").glob("*.json"))
