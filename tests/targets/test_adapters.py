@@ -40,6 +40,9 @@ from tests.targets import conformance
 
 KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb", "transformers-threaded"}
 BY_URL = {"openai"}
+SLOW = {"transformers-threaded"}
+"""Its loop and its clients share an interpreter: some 20 times slower than stepped, for the same claims."""
+CONFORMING = [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in sorted(KNOWN)]
 
 
 def installed(name: str) -> Factory:
@@ -52,7 +55,7 @@ def installed(name: str) -> Factory:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("name", CONFORMING)
 def test_a_real_engine_conforms(name: str, claim: Callable[[Factory], None]) -> None:
     claim(installed(name))
 
@@ -237,11 +240,12 @@ def test_a_knob_moves_what_it_says_and_no_answer(name: str, what: str, settings:
 
 
 FINDINGS = sorted((Path(__file__).parent / "findings").glob("*.json"))
+AGAIN = [pytest.param(path, marks=() if path.stem.startswith("transformers") else pytest.mark.long) for path in FINDINGS]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", AGAIN, ids=lambda path: path.stem)
 def test_what_was_found_in_a_real_engine_is_found_again(path: Path) -> None:
     """With the versions in which it was found; with others it may be FIXED, which is no failure of ours."""
     repro = repros.load(path)
