@@ -218,6 +218,14 @@ def test_one_more_answer_is_forked_from_the_prompt_of_the_first(name: str) -> No
     assert counted(trace, "forked") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_answers_that_nobody_asked_for_hold_nobody_up_at_llama() -> None:
+    trace = played("llamacpp", *[asked(5, 6, 7, new=12)] * 4, n_cmpl=3)
+    assert sorted(answers(trace)) == [0, 1, 2, 3]
+    assert len(set(answers(trace).values())) == 1
+
+
 WAYS: list[tuple[str, str, dict[str, Setting]]] = [
     ("llamacpp", "slots_moved", {"slots_after": "moved"}),
     ("llamacpp", "slots_erased", {"slots_after": "erased"}),
