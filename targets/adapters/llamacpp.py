@@ -88,7 +88,7 @@ KNOBS = (
     Knob(name="drafts", default="none", values=tuple(DRAFTS)),
     Knob(name="draft_max", default=6, values=(6, 1, 2, 16), low=1, high=64, unit="tokens"),
     Knob(name="draft_min", default=0, values=(0, 2), low=0, high=64, unit="tokens", doc="of a second model"),
-    Knob(name="draft_p_min", default=0.0, values=(0.0, 0.5, 0.9), doc="a second model drafts as long as it is so sure"),
+    Knob(name="draft_p_min", default=0.0, values=(0.0, 0.05, 0.5), doc="a second model drafts as long as it is so sure"),
     Knob(name="n_threads", default=1, values=(1, 2), low=1, high=64, unit="threads"),
     Knob(
         name="n_cmpl",
@@ -98,7 +98,7 @@ KNOBS = (
         high=64,
         build_time=False,
         unit="answers",
-        doc="of each request, forked from one prompt, a slot each; others than the first go to who asked for one more",
+        doc="of each request, forked from one prompt, a slot each; others than the first go to who asks the same at once",
     ),
     Knob(
         name="slots_after",
@@ -150,7 +150,7 @@ class Server:
         self.counts = dict.fromkeys(counted, 0)
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Sends a request, unless it asks for one more answer to one that was just sent."""
+        """Sends a request, unless an answer of one that was just sent will do."""
         asked = self.settings
         if asked["guard"] and request.max_new_tokens == 0:
             return [Refused(submission, "no tokens")]
@@ -158,7 +158,7 @@ class Server:
         self.rows.begin(submission, request)
         for first in self.fresh:
             group = self.answering[first]
-            if self.rows.alike(first, request) and request.sample_of in group and len(group) < answers:
+            if self.rows.alike(first, request) and len(group) < answers:
                 group.append(submission)
                 return []
         self.answering[submission] = [submission]

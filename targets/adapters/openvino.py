@@ -61,7 +61,7 @@ KNOBS = (
         high=16,
         build_time=False,
         unit="answers",
-        doc="of each request, sampled from the likeliest token; others than the first go to who asked for one more answer",
+        doc="of each request, sampled from the likeliest token; others than the first go to who asks the same",
     ),
     Knob(name="logprobs", default=True, values=(True, False), build_time=False),
     Knob(name="leave", default="cancel", values=("cancel", "stop"), build_time=False, doc="how a client gives up"),
@@ -94,7 +94,7 @@ class Pipeline:
         self.counts = dict.fromkeys(("cache_full", "not_scheduled", "several_tokens_a_step", "forked", "ignored"), 0)
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Keeps a request for the next step, beside those to whose prompt it asks for one more answer."""
+        """Keeps a request for the next step, beside one that asks the same, where several answers come of one prompt."""
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= tiny_llama.VOCABULARY or needed > self.room:
@@ -102,9 +102,7 @@ class Pipeline:
         self.rows.begin(submission, request)
         for first in self.pending:
             group = self.siblings[first]
-            if request.sample_of not in (first, *group) or not self.rows.alike(first, request):
-                continue
-            if 1 + len(group) < int(self.settings["num_return_sequences"]):
+            if self.rows.alike(first, request) and 1 + len(group) < int(self.settings["num_return_sequences"]):
                 group.append(submission)
                 self.first[submission] = first
                 return []

@@ -117,7 +117,7 @@ class Engine:
         )
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Keeps a request for the next step, beside those to whose prompt it asks for one more answer."""
+        """Keeps a request for the next step, beside one that asks the same, where several answers come of one prompt."""
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= self.vocabulary or needed > self.room:
@@ -131,7 +131,7 @@ class Engine:
                 request.stop,
             )
             room = len(group) < int(self.settings["num_return_sequences"])
-            if alike and room and any(other == request.sample_of for other, _ in group):
+            if alike and room:
                 group.append((submission, request))
                 return []
         self.groups.append([(submission, request)])

@@ -46,7 +46,7 @@ class Loop:
         self.counts = {"forked": 0}
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Hands a request in, unless it asks for one more answer to one that was just handed in."""
+        """Hands a request in, unless an answer of one that was just handed in will do."""
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= self.vocabulary or needed > stepped.room(self.settings):
@@ -55,7 +55,7 @@ class Loop:
         for first in self.fresh:
             group = self.answering[first]
             room = len(group) < int(self.settings["num_return_sequences"])
-            if room and request.sample_of in group and self.rows.alike(first, request):
+            if room and self.rows.alike(first, request):
                 self.names[f"#{first}__child#{len(group) - 1}"] = submission
                 group.append(submission)
                 return []

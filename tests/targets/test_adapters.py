@@ -198,7 +198,6 @@ def answers(trace: tuple[object, ...]) -> dict[int, tuple[int, ...]]:
     return {event.submission: event.tokens for event in trace if isinstance(event, Finished)}
 
 
-ONE_MORE = Submit(Request(prompt=(5, 6, 7), max_new_tokens=4, sample_of=0))
 FORKS: dict[str, dict[str, Setting]] = {
     "llamacpp": {"n_cmpl": 3},
     "openvino": {"num_return_sequences": 3},
@@ -210,8 +209,8 @@ FORKS: dict[str, dict[str, Setting]] = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FORKS)
-def test_one_more_answer_is_forked_from_the_prompt_of_the_first(name: str) -> None:
-    trace = played(name, asked(5, 6, 7, new=4), ONE_MORE, asked(8, 9, new=4), **FORKS[name])
+def test_who_asks_the_same_at_once_is_forked_from_the_first(name: str) -> None:
+    trace = played(name, *[asked(5, 6, 7, new=4)] * 2, asked(8, 9, new=4), **FORKS[name])
     alone = played(name, asked(5, 6, 7, new=4)), played(name, asked(8, 9, new=4))
     first, other = (answers(each)[0] for each in alone)
     assert answers(trace) == {0: first, 1: first, 2: other}
