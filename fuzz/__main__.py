@@ -15,6 +15,7 @@ from fuzz.benches import bench
 from fuzz.certify import certify
 from fuzz.commandline import Number, Root, bad, check_file, check_folder, check_python, limit_memory, read_settings
 from fuzz.passphrase.command import passphrase
+from fuzz.releases.command import bisect
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -24,6 +25,7 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(bisect)
 main.add_command(certify)
 main.add_command(passphrase)
 
@@ -181,6 +183,8 @@ def replay(
         if one.dispute:
             click.echo("    its answer is not the isolated one all the same:")
             click.echo("\n".join("    " + line for line in one.dispute))
+        for why in one.undecided:
+            click.echo(f"    no proof that it is gone: {why}")
     replayer.close()
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(replayed), indent=1))

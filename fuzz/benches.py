@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fuzz.commandline import Benches, Number, bad, check_dtype, check_file, read_settings
+from fuzz.commandline import Benches, Number, bad, check_dtype, check_file, check_python, read_settings
 
 
 @click.group(cls=Benches)
@@ -232,6 +232,45 @@ def bench_coverage(
         click.echo(format_measured(one))
     if json_path is not None:
         write_atomically(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1))
+
+
+@bench.command("rounding")
+@click.option("--target", required=True, help="A real engine.")
+@click.option("--seed", type=Number(int, 0, 1e15), default=0, show_default=True, help="Of the prompts.")
+@click.option("--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Fix a knob (see `slotfuzz targets`).")
+@click.option("--python", type=click.Path(path_type=Path), help="Play the target in this interpreter, which has the engine.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every way as JSON.")
+def bench_rounding(target: str, seed: int, sets: tuple[str, ...], python: Path | None, json_path: Path | None) -> None:
+    """How far an engine's log-probabilities move where only the arithmetic does: alone, beside copies, each knob."""
+    from fuzz.engine_rounding import bound, measured
+    from fuzz.judge import Judge
+    from fuzz.repro import write_atomically
+    from fuzz.run import set_threads
+    from fuzz.worker import stage_for
+    from targets.adapters import ADAPTERS
+    from targets.registry import TargetSpec, build
+
+    check_file(json_path)
+    if target not in ADAPTERS:
+        raise bad("--target", "one of " + ", ".join(ADAPTERS), target)
+    check_python(python, here=False)
+    set_threads()
+    spec = TargetSpec(target)
+    factory = build(spec, here=python is None)
+    settings = read_settings(factory.knobs, sets, {})
+    judge = Judge(factory, stage_for(spec, factory, python=python))
+    ways = []
+    try:
+        for way in measured(judge, seed, settings):
+            ways.append(way)
+            told = f"{way.otherwise} chosen otherwise, by {way.regret:.3g} at most"
+            broken = f", {way.broken} plays broke off" if way.broken else ""
+            click.echo(f"{way.way:<34} {way.tokens:6} tokens  {way.largest:.3g}  {told if way.otherwise else ''}{broken}")
+    finally:
+        judge.stage.close()
+    click.echo(f"{sum(way.tokens for way in ways)} tokens; a bound on logits: {bound(ways):.3g}")
+    if json_path is not None:
+        write_atomically(json_path, msgspec.json.format(msgspec.json.encode(ways), indent=1))
 
 
 @bench.command("decoder")

@@ -21,6 +21,7 @@ class Outcome(msgspec.Struct, frozen=True):
     repro: str
     outcome: str
     same_bits: bool = False
+    undecided: tuple[str, ...] = ()
     error: str = ""
 
 

@@ -9,13 +9,16 @@ import msgspec
 
 from fuzz import repro as repros
 from fuzz.conductor import run_trio
-from fuzz.judge import Judge
+from fuzz.judge import Judge, Judgement, first_of
 from fuzz.stage import Renewing
 from fuzz.worker import Patience, stage_for
 from oracle.dispute import dispute
 from oracle.finding import Finding
-from targets.protocol import BadInput, Factory, Schedule, digest
+from targets.protocol import BadInput, CheckName, Factory, Schedule, digest
 from targets.registry import TargetSpec, build
+
+IN_ITS_PLACE = (CheckName.SURVIVAL, CheckName.PROGRESS, CheckName.BOOKKEEPING)
+"""Checks that cost no replay: what they find cuts a schedule short, so that what was looked for can't show."""
 
 
 class Outcome(enum.StrEnum):
@@ -34,6 +37,7 @@ class Replayed(msgspec.Struct, frozen=True):
         finding: What is wrong now; the stored finding, which names sources, where the bits are the same.
         schedule: What was replayed.
         dispute: Where nothing is found and the answer is not the isolated one all the same: what experiments say of that.
+        undecided: Where it is not found again: why that is no proof that it is gone.
         error: Why it could not be replayed, in a sentence.
     """
 
@@ -43,6 +47,7 @@ class Replayed(msgspec.Struct, frozen=True):
     finding: Finding | None = None
     schedule: Schedule | None = None
     dispute: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -84,13 +89,15 @@ class Replayer:
             where = "" if str(path) in sentence else f" ({path})"
             return Replayed(str(path), Outcome.ERROR, error=sentence + where)
         wanted = repro.finding
-        finding = run_trio(judge.same, repro.schedule, wanted.kind, wanted.check)
+        judgement = run_trio(judge.look_for, repro.schedule, wanted.kind, wanted.check)
+        finding = first_of(judgement.findings, wanted.kind, wanted.check)
         same_bits = digest(trace) == repro.trace_digest
         if finding is None:
             told: tuple[str, ...] = ()
             if wanted.submission is not None and factory.control.forced:
                 told = run_trio(judge.drive, dispute(judge.case(repro.schedule, trace), wanted.submission))
-            return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule, dispute=told)
+            undecided = _open_questions(judge, judgement)
+            return Replayed(str(path), Outcome.FIXED, same_bits, schedule=repro.schedule, dispute=told, undecided=undecided)
         return Replayed(str(path), Outcome.FAILED, same_bits, wanted if same_bits else finding, repro.schedule)
 
     def close(self) -> None:
@@ -123,3 +130,11 @@ class Replayer:
         if spec not in self._factories:
             self._factories[spec] = build(spec, here=self.python is None)
         return self._factories[spec]
+
+
+def _open_questions(judge: Judge, judgement: Judgement) -> tuple[str, ...]:
+    """Why a judgement that lacks a finding does not prove that it is gone: others in its place, and what nobody knows."""
+    cheap = run_trio(judge.ask, judgement.case, IN_ITS_PLACE)
+    told = [f"{found.kind} in its place: {found.what}" for found in (*judgement.findings, *cheap.findings)]
+    report = judgement.report
+    return tuple(dict.fromkeys((*told, *judgement.crashed_checks, *cheap.crashed_checks, *report.unknown, *report.unstable)))

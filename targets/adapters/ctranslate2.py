@@ -47,6 +47,27 @@ UNHEARD_STEPS_MAX = 400
 KNOBS = (
     Knob(name="rows_max", default=8, values=(8, 1, 2, 3, 4), low=1, high=64, unit="requests in a batch"),
     Knob(name="inter_threads", default=1, values=(1, 2, 3), low=1, high=8, unit="batches at once"),
+    Knob(name="intra_threads", default=1, values=(1, 2), low=1, high=16, unit="threads of a batch"),
+    Knob(name="max_queued_batches", default=0, values=(0, 1, -1), doc="0: as the engine likes; -1: no limit"),
+    Knob(
+        name="max_batch_size",
+        default=0,
+        values=(0, 1, 2, 3),
+        low=0,
+        high=4096,
+        build_time=False,
+        unit="rows or tokens",
+        doc="by which the engine sorts and splits a batch (0: not); left out where batches run at once, as parts would too",
+    ),
+    Knob(name="batch_type", default="examples", values=("examples", "tokens"), build_time=False, doc="of max_batch_size"),
+    Knob(
+        name="unload",
+        default="never",
+        values=("never", "idle", "idle to memory"),
+        build_time=False,
+        doc="whether the model is unloaded whenever nobody is left, and loaded again for who comes next",
+    ),
+    Knob(name="return_logits_vocab", default=False, values=(False, True), build_time=False),
     Knob(name="include_prompt_in_result", default=False, values=(False, True), build_time=False),
     Knob(name="return_scores", default=True, values=(True, False), build_time=False),
     Knob(
@@ -160,15 +181,19 @@ class Generator:
             str(folder),
             device="cpu",
             compute_type="float32",
-            intra_threads=1,
+            intra_threads=int(self.settings["intra_threads"]),
             inter_threads=int(self.settings["inter_threads"]),
+            max_queued_batches=int(self.settings["max_queued_batches"]),
         )
         self.names: list[str] = json.loads((folder / "vocabulary.json").read_text())
         self.rows = Rows()
         self.waiting: list[int] = []
         self.batches: list[Batch] = []
         self.static: tuple[int, ...] = ()
-        self.counts = dict.fromkeys(("batches_at_once", "static_prompt", "static_prompt_again", "row_left_early"), 0)
+        self.unloaded = False
+        self.counts = dict.fromkeys(
+            ("batches_at_once", "static_prompt", "static_prompt_again", "row_left_early", "batch_split", "unloaded"), 0
+        )
 
     def submit(self, submission: int, request: Request) -> list[Event]:
         """Queues a request for the next batch."""
@@ -202,7 +227,16 @@ class Generator:
                 events += self._advance(batch)
             if events or not self.batches:
                 break
+        if self.settings["unload"] != "never" and not self.batches and not self.waiting:
+            self._unload()
         return [*events, Counted(dict(self.counts))]
+
+    def _unload(self) -> None:
+        """Unloads the model, unless it was; `_begin` loads it again."""
+        if not self.unloaded:
+            self.generator.unload_model(to_cpu=self.settings["unload"] == "idle to memory")
+            self.counts["unloaded"] += 1
+            self.unloaded = True
 
     def _advance(self, batch: Batch) -> list[Event]:
         """One decoding step of one batch."""
@@ -233,6 +267,9 @@ class Generator:
 
     def _begin(self) -> list[Event]:
         """A batch of those that have waited for longest."""
+        if self.unloaded:
+            self.generator.load_model()
+            self.unloaded = False
         first = len(self.rows.live[self.waiting[0]].prompt) == 1
         alike = [
             one for one in self.waiting if (len(self.rows.live[one].prompt) == 1) == first or not self.settings["guard"]
@@ -255,7 +292,12 @@ class Generator:
             "include_prompt_in_result": echoes,
             "end_token": [],
             "return_scores": bool(self.settings["return_scores"]),
+            "return_logits_vocab": bool(self.settings["return_logits_vocab"]),
         }
+        if self.settings["max_batch_size"] and int(self.settings["inter_threads"]) == 1:
+            options["max_batch_size"] = int(self.settings["max_batch_size"])
+            options["batch_type"] = self.settings["batch_type"]
+            self.counts["batch_split"] += len(rows) > 1
         if static:
             options["static_prompt"] = [self.names[token] for token in static]
             options["cache_static_prompt"] = self.settings["static_prompt"] == "kept"

@@ -45,6 +45,15 @@ KNOBS = (
     Knob(name="drafts", default="none", values=("none", "prompt-lookup", "itself"), doc="where drafts come from"),
     Knob(name="num_assistant_tokens", default=3, values=(3, 1, 5), low=1, high=32, build_time=False, unit="tokens"),
     Knob(
+        name="assistant_confidence_threshold",
+        default=0.0,
+        values=(0.0, 0.2, 0.9),
+        build_time=False,
+        doc="drafts by a second model end where it is less sure, in place of a fixed number; 0: a fixed number",
+    ),
+    Knob(name="max_ngram_size", default=2, values=(2, 1, 4), low=1, high=64, build_time=False, unit="tokens looked up"),
+    Knob(name="threads", default=1, values=(1, 2), low=1, high=64, unit="threads"),
+    Knob(
         name="num_return_sequences",
         default=1,
         values=(1, 2, 3),
@@ -52,7 +61,7 @@ KNOBS = (
         high=16,
         build_time=False,
         unit="answers",
-        doc="of each request, sampled from the likeliest token; others than the first go to who asked for one more answer",
+        doc="of each request, sampled from the likeliest token; others than the first go to who asks the same",
     ),
     Knob(name="logprobs", default=True, values=(True, False), build_time=False),
     Knob(name="leave", default="cancel", values=("cancel", "stop"), build_time=False, doc="how a client gives up"),
@@ -85,23 +94,15 @@ class Pipeline:
         self.counts = dict.fromkeys(("cache_full", "not_scheduled", "several_tokens_a_step", "forked", "ignored"), 0)
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Keeps a request for the next step, beside those to whose prompt it asks for one more answer."""
+        """Keeps a request for the next step, beside one that asks the same, where several answers come of one prompt."""
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= tiny_llama.VOCABULARY or needed > self.room:
                 return [Refused(submission, "empty, past the vocabulary, or more than the pool, or a batch, holds")]
         self.rows.begin(submission, request)
         for first in self.pending:
-            theirs = self.rows.live.get(first)
             group = self.siblings[first]
-            if theirs is None or request.sample_of not in (first, *group):
-                continue
-            alike = (theirs.prompt, theirs.max_new_tokens, theirs.stop) == (
-                request.prompt,
-                request.max_new_tokens,
-                request.stop,
-            )
-            if alike and 1 + len(group) < int(self.settings["num_return_sequences"]):
+            if self.rows.alike(first, request) and 1 + len(group) < int(self.settings["num_return_sequences"]):
                 group.append(submission)
                 self.first[submission] = first
                 return []
@@ -179,10 +180,13 @@ class Pipeline:
             config.num_return_sequences = int(self.settings["num_return_sequences"])
         elif self.settings["logprobs"]:
             config.logprobs = 1
-        if self.settings["drafts"] != "none":
+        sure = float(self.settings["assistant_confidence_threshold"])
+        if self.settings["drafts"] == "itself" and sure > 0:
+            config.assistant_confidence_threshold = sure
+        elif self.settings["drafts"] != "none":
             config.num_assistant_tokens = int(self.settings["num_assistant_tokens"])
         if self.settings["drafts"] == "prompt-lookup":
-            config.max_ngram_size = 2
+            config.max_ngram_size = int(self.settings["max_ngram_size"])
         prompt = openvino.Tensor(numpy.array([request.prompt], dtype=numpy.int64).reshape(1, -1))
         return self.pipeline.add_request(submission, prompt, config)
 
@@ -274,7 +278,7 @@ def factory(model: str) -> OpenVinoFactory:
 
 
 def _pipeline(folder: Path, settings: Mapping[str, Setting]) -> Any:
-    """A pipeline on one thread, in float32 throughout."""
+    """A pipeline in float32 throughout."""
     import openvino_genai
 
     scheduler = openvino_genai.SchedulerConfig()
@@ -284,7 +288,7 @@ def _pipeline(folder: Path, settings: Mapping[str, Setting]) -> Any:
         setattr(scheduler, name, settings[name])
     if not settings["dynamic_split_fuse"]:  # else the engine refuses, in its first step
         scheduler.max_num_seqs = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-    exact = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    exact = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": settings["threads"]}
     properties: dict[str, Any] = dict(exact)
     if settings["drafts"] == "prompt-lookup":
         properties["prompt_lookup"] = True

@@ -22,6 +22,15 @@ class Rows:
         self.live[submission] = request
         self._answers[submission] = []
 
+    def alike(self, submission: int, request: Request) -> bool:
+        """Whether a live request asks for what another one does, so that one prompt may serve both."""
+        theirs = self.live.get(submission)
+        return theirs is not None and (theirs.prompt, theirs.max_new_tokens, theirs.stop) == (
+            request.prompt,
+            request.max_new_tokens,
+            request.stop,
+        )
+
     def forget(self, submission: int) -> None:
         """A request was refused."""
         del self.live[submission]

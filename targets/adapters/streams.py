@@ -91,6 +91,17 @@ class Streams:
         finally:
             connection.close()
 
+    def post(self, path: str, body: dict[str, Any]) -> int:
+        """The status of a plain POST, once its answer has come."""
+        connection = self.connect()
+        try:
+            connection.request("POST", path, json.dumps(body), self.headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Leaves every stream, and waits for the threads."""
         for submission in list(self._open):

@@ -95,36 +95,11 @@ class Engine:
     """One manager that is stepped; fulfils `targets.protocol.Target`."""
 
     def __init__(self, network: Any, settings: Mapping[str, Setting], vocabulary: int) -> None:
-        from transformers import GenerationConfig
-        from transformers.generation.configuration_utils import ContinuousBatchingConfig
-
         self.settings = with_defaults(KNOBS, settings)
         self.vocabulary = vocabulary
-        self.room = int(self.settings["page_size"]) * int(self.settings["num_blocks"])
-        answers = int(self.settings["num_return_sequences"])
-        self.top_1 = self.settings["choice"] != "greedy" or answers > 1
-        each = self.settings["choice"] == "top-1 each"
-        sampling = {"do_sample": True, "top_k": 5 if each else 1} if self.top_1 else {"do_sample": False}
-        margin = self.settings["safety_margin"]
-        network.set_attn_implementation(self.settings["attention"])
-        self.manager = network.init_continuous_batching(
-            generation_config=GenerationConfig(eos_token_id=-1, num_return_sequences=answers, **sampling),
-            continuous_batching_config=ContinuousBatchingConfig(
-                page_size=int(self.settings["page_size"]),
-                num_blocks=int(self.settings["num_blocks"]),
-                max_batch_tokens=int(self.settings["max_batch_tokens"]),
-                max_requests_per_batch=int(self.settings["max_requests_per_batch"]),
-                scheduler_type=str(self.settings["scheduler_type"]),
-                safety_margin=None if margin == "class" else float(margin),
-                allow_block_sharing=bool(self.settings["allow_block_sharing"]),
-                return_logprobs=bool(self.settings["return_logprobs"]),
-                per_request_processors=each,
-                auto_switch_to_flash=False,
-                max_memory_percent=0.9,
-                seed=0,
-            ),
-        )
-        self.each = {"top_k": 1} if each else {}
+        self.room = room(self.settings)
+        self.top_1, self.each = sampled(self.settings), each(self.settings)
+        self.manager = manager(network, self.settings)
         self.processor = self.manager._create_batch_processor()
         self.manager.batch_processor = self.processor
         self.matched: dict[str, int] = {}
@@ -142,7 +117,7 @@ class Engine:
         )
 
     def submit(self, submission: int, request: Request) -> list[Event]:
-        """Keeps a request for the next step, beside those to whose prompt it asks for one more answer."""
+        """Keeps a request for the next step, beside one that asks the same, where several answers come of one prompt."""
         if self.settings["guard"]:
             needed = len(request.prompt) + request.max_new_tokens
             if not request.prompt or max(request.prompt) >= self.vocabulary or needed > self.room:
@@ -156,7 +131,7 @@ class Engine:
                 request.stop,
             )
             room = len(group) < int(self.settings["num_return_sequences"])
-            if alike and room and any(other == request.sample_of for other, _ in group):
+            if alike and room:
                 group.append((submission, request))
                 return []
         self.groups.append([(submission, request)])
@@ -314,7 +289,7 @@ class TransformersFactory:
     """Opens managers on one network; fulfils `targets.protocol.Factory`."""
 
     name = "transformers-cb"
-    knobs = KNOBS
+    knobs: tuple[Knob, ...] = KNOBS
     control = Control(told=True, shares=True)
 
     def __init__(self, model: Model | None) -> None:
@@ -327,9 +302,13 @@ class TransformersFactory:
     def open(self, settings: Mapping[str, Setting]) -> Engine:
         """A fresh manager on a network that all targets of this factory share: it keeps nothing of a request."""
         check_settings(self.knobs, settings)
+        return Engine(self.shared(settings), settings, self.vocabulary)
+
+    def shared(self, settings: Mapping[str, Setting]) -> Any:
+        """The network that all targets of this factory run, loaded once."""
         if self._network is None:
             self._network = self.network(settings)
-        return Engine(self._network, settings, self.vocabulary)
+        return self._network
 
     def network(self, settings: Mapping[str, Setting]) -> nn.Module:
         """The same weights, in transformers' own forward without a cache."""
@@ -348,9 +327,58 @@ class TransformersFactory:
         return min(positions, int(chosen["page_size"]) * int(chosen["num_blocks"]))
 
 
+def room(settings: Mapping[str, Setting]) -> int:
+    """So many tokens the cache holds."""
+    return int(settings["page_size"]) * int(settings["num_blocks"])
+
+
+def sampled(settings: Mapping[str, Setting]) -> bool:
+    """Whether tokens are drawn, from the likeliest one; log-probabilities are of what is drawn from then."""
+    return settings["choice"] != "greedy" or int(settings["num_return_sequences"]) > 1
+
+
+def each(settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """The parameters that each request has of its own."""
+    return {"top_k": 1} if settings["choice"] == "top-1 each" else {}
+
+
+def manager(network: Any, settings: Mapping[str, Setting]) -> Any:
+    """A manager with these settings, which has not been started."""
+    from transformers import GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    own, margin = bool(each(settings)), settings["safety_margin"]
+    sampling = {"do_sample": True, "top_k": 5 if own else 1} if sampled(settings) else {"do_sample": False}
+    network.set_attn_implementation(settings["attention"])
+    return network.init_continuous_batching(
+        generation_config=GenerationConfig(
+            eos_token_id=-1, num_return_sequences=int(settings["num_return_sequences"]), **sampling
+        ),
+        continuous_batching_config=ContinuousBatchingConfig(
+            page_size=int(settings["page_size"]),
+            num_blocks=int(settings["num_blocks"]),
+            max_batch_tokens=int(settings["max_batch_tokens"]),
+            max_requests_per_batch=int(settings["max_requests_per_batch"]),
+            scheduler_type=str(settings["scheduler_type"]),
+            safety_margin=None if margin == "class" else float(margin),
+            allow_block_sharing=bool(settings["allow_block_sharing"]),
+            return_logprobs=bool(settings["return_logprobs"]),
+            per_request_processors=own,
+            auto_switch_to_flash=False,
+            max_memory_percent=0.9,
+            seed=0,
+        ),
+    )
+
+
 def factory(model: str) -> TransformersFactory:
     """The factory on tiny-llama, or on any other model that the built-in decoder takes."""
-    return TransformersFactory(None if model == "tiny" else find_model(model))
+    return TransformersFactory(model_of(model))
+
+
+def model_of(name: str) -> Model | None:
+    """A model by name; None for tiny-llama."""
+    return None if name == "tiny" else find_model(name)
 
 
 def _watch_matches(cache: Any, matched: dict[str, int]) -> None:

@@ -22,6 +22,7 @@ from targets.adapters import ADAPTERS, Adapter, tiny_llama
 from targets.protocol import (
     BadInput,
     Cancel,
+    Counted,
     Crashed,
     Emitted,
     Factory,
@@ -37,8 +38,11 @@ from targets.protocol import (
 from targets.registry import TargetSpec, build
 from tests.targets import conformance
 
-KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb"}
+KNOWN = {"ctranslate2", "llamacpp", "openvino", "transformers-cb", "transformers-threaded"}
 BY_URL = {"openai"}
+SLOW = {"transformers-threaded"}
+"""Its loop and its clients share an interpreter: some 20 times slower than stepped, for the same claims."""
+CONFORMING = [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in sorted(KNOWN)]
 
 
 def installed(name: str) -> Factory:
@@ -51,7 +55,7 @@ def installed(name: str) -> Factory:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("name", CONFORMING)
 def test_a_real_engine_conforms(name: str, claim: Callable[[Factory], None]) -> None:
     claim(installed(name))
 
@@ -186,12 +190,69 @@ def test_what_is_likely_is_told_of_each_token_of_transformers() -> None:
     assert [event.logprobs[0][0] for event in emitted] == [event.token for event in emitted]
 
 
-FINDINGS = sorted((Path(__file__).parent / "findings").glob("*.json"))
+def counted(trace: tuple[object, ...], name: str) -> int:
+    return [event.counts for event in trace if isinstance(event, Counted)][-1][name]
+
+
+def answers(trace: tuple[object, ...]) -> dict[int, tuple[int, ...]]:
+    return {event.submission: event.tokens for event in trace if isinstance(event, Finished)}
+
+
+FORKS: dict[str, dict[str, Setting]] = {
+    "llamacpp": {"n_cmpl": 3},
+    "openvino": {"num_return_sequences": 3},
+    "transformers-cb": {"num_return_sequences": 3},
+    "transformers-threaded": {"num_return_sequences": 3},
+}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", FORKS)
+def test_who_asks_the_same_at_once_is_forked_from_the_first(name: str) -> None:
+    trace = played(name, *[asked(5, 6, 7, new=4)] * 2, asked(8, 9, new=4), **FORKS[name])
+    alone = played(name, asked(5, 6, 7, new=4)), played(name, asked(8, 9, new=4))
+    first, other = (answers(each)[0] for each in alone)
+    assert answers(trace) == {0: first, 1: first, 2: other}
+    assert counted(trace, "forked") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_answers_that_nobody_asked_for_hold_nobody_up_at_llama() -> None:
+    trace = played("llamacpp", *[asked(5, 6, 7, new=12)] * 4, n_cmpl=3)
+    assert sorted(answers(trace)) == [0, 1, 2, 3]
+    assert len(set(answers(trace).values())) == 1
+
+
+WAYS: list[tuple[str, str, dict[str, Setting]]] = [
+    ("llamacpp", "slots_moved", {"slots_after": "moved"}),
+    ("llamacpp", "slots_erased", {"slots_after": "erased"}),
+    ("ctranslate2", "unloaded", {"unload": "idle"}),
+    ("ctranslate2", "unloaded", {"unload": "idle to memory"}),
+    ("ctranslate2", "batch_split", {"max_batch_size": 1}),
+    ("ctranslate2", "batch_split", {"max_batch_size": 3, "batch_type": "tokens"}),
+    ("openvino", "several_tokens_a_step", {"drafts": "itself", "assistant_confidence_threshold": 0.2}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "what", "settings"), WAYS, ids=lambda value: str(value))
+def test_a_knob_moves_what_it_says_and_no_answer(name: str, what: str, settings: dict[str, Setting]) -> None:
+    ops = (asked(*[5, 6] * 8, new=20), asked(8, 9, new=4), Step(60), asked(*[5, 6] * 8, new=6), asked(1, 2, 3, new=5))
+    plain, moved = played(name, *ops), played(name, *ops, **settings)
+    assert answers(moved) == answers(plain)
+    assert counted(moved, what) > 0
+
+
+FINDINGS = sorted((Path(__file__).parent / "findings").glob("*.json"))
+AGAIN = [pytest.param(path, marks=() if path.stem.startswith("transformers") else pytest.mark.long) for path in FINDINGS]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", AGAIN, ids=lambda path: path.stem)
 def test_what_was_found_in_a_real_engine_is_found_again(path: Path) -> None:
     """With the versions in which it was found; with others it may be FIXED, which is no failure of ours."""
     repro = repros.load(path)
