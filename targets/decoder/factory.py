@@ -16,6 +16,7 @@ from targets.decoder.parts import Parts
 from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.private import PrivateStore
 from targets.decoder.slots import SlotStore
+from targets.decoder.static import StaticDecoder, StaticRunner, StaticScheduler, StaticStore
 from targets.decoder.threads import ThreadRunner, ThreadStore
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
@@ -32,6 +33,7 @@ DECODERS: dict[str, Parts] = {
     "pages": Parts(decoder=Decoder, store=PageStore),
     "private": Parts(decoder=Decoder, store=PrivateStore),
     "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
+    "static": Parts(decoder=StaticDecoder, scheduler=StaticScheduler, store=StaticStore, runner=StaticRunner),
     "encoder": Parts(decoder=Opaque, store=ItemStore, runner=ItemRunner),
     "seq2seq": Parts(decoder=Opaque, store=CrossingStore, runner=CrossingRunner),
     "pictures": Parts(decoder=Opaque, store=PictureStore, runner=PictureRunner),
@@ -57,12 +59,14 @@ class DecoderFactory:
         family = name if name in FAMILIES else "causal"
         if model.plan.family != family:
             raise BadInput("model", f"{FAMILIES[family]} for target {name}", model.name, "--model")
+        if model.plan.recurrent and DECODERS[name].scheduler.together:
+            raise BadInput("model", f"one without recurrent states for target {name}", model.name, "--model")
         self.name = name
         self.model = model
         self.parts = parts or DECODERS[name]
         self.knobs = knobs_of(model.plan, name)
         self.control = Control(
-            rows=True,
+            rows=not DECODERS[name].scheduler.together,
             forced=True,
             logits=True,
             audit=True,
@@ -117,7 +121,7 @@ class DecoderFactory:
     def life_cycles(self, values: Mapping[str, tuple[Setting, ...]]) -> tuple[LifeCycle, ...]:
         """How requests may live where each knob has one of these values; fulfils `targets.protocol.Cycling`."""
         slots = max(int(value) for value in values["slots"])
-        in_chunks = any(values["step_tokens_max"]) or "ring" in values.get("window", ())
+        in_chunks = any(values.get("step_tokens_max", ())) or "ring" in values.get("window", ())
         to_page_ends = self.model.plan.recurrent and self.control.shares
         return tuple(
             LifeCycle(
@@ -126,7 +130,7 @@ class DecoderFactory:
                 preempts="preempt" in values and slots > 1,  # whoever is alone has the whole pool
                 pipelined=bool(pipelined),
             )
-            for pipelined in values["pipelined"]
+            for pipelined in values.get("pipelined", (False,))
         )
 
     def _precision(self, settings: Mapping[str, Setting]) -> tuple[str, str, str]:

@@ -221,7 +221,7 @@ class Runner:
 
     def within(self, rows: Rows, chunk: int) -> torch.Tensor:
         """Bool [B, 1, Q, T]: the cells whose positions are in a query's own chunk."""
-        return self.cell_numbers[: rows.cells] // chunk == rows.positions[:, None, :, None] // chunk
+        return self.positions_held(rows, None) // chunk == rows.positions[:, None, :, None] // chunk
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
         """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""
