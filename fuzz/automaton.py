@@ -200,6 +200,8 @@ class Automaton:
     def may(self, state: State, at: int, turn: str) -> bool:
         """Whether the others let this happen to a request that is there."""
         if turn in (Turn.ADMITTED, Turn.RESUMED):
+            if self.cycle.together and At.DECODING in state.lives:
+                return False
             return _holding(state) < self.cycle.slots
         if turn == Turn.PREEMPTED:  # not while something is in flight
             return At.RETIRED not in state.lives and At.RETIRING not in state.lives

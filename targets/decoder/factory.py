@@ -15,6 +15,7 @@ from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
 from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.private import PrivateStore
+from targets.decoder.segments import SegmentRunner, SegmentStore
 from targets.decoder.slots import SlotStore
 from targets.decoder.static import StaticDecoder, StaticRunner, StaticScheduler, StaticStore
 from targets.decoder.threads import ThreadRunner, ThreadStore
@@ -34,6 +35,7 @@ DECODERS: dict[str, Parts] = {
     "private": Parts(decoder=Decoder, store=PrivateStore),
     "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
     "static": Parts(decoder=StaticDecoder, scheduler=StaticScheduler, store=StaticStore, runner=StaticRunner),
+    "packed": Parts(decoder=Decoder, store=SegmentStore, runner=SegmentRunner),
     "encoder": Parts(decoder=Opaque, store=ItemStore, runner=ItemRunner),
     "seq2seq": Parts(decoder=Opaque, store=CrossingStore, runner=CrossingRunner),
     "pictures": Parts(decoder=Opaque, store=PictureStore, runner=PictureRunner),
@@ -59,14 +61,17 @@ class DecoderFactory:
         family = name if name in FAMILIES else "causal"
         if model.plan.family != family:
             raise BadInput("model", f"{FAMILIES[family]} for target {name}", model.name, "--model")
-        if model.plan.recurrent and DECODERS[name].scheduler.together:
-            raise BadInput("model", f"one without recurrent states for target {name}", model.name, "--model")
+        if model.plan.prompts_alone and DECODERS[name].runner.together:
+            rule = f"one whose prompts can share a forward, without ALiBi or recurrent states, for target {name}"
+            raise BadInput("model", rule, model.name, "--model")
         self.name = name
         self.model = model
         self.parts = parts or DECODERS[name]
         self.knobs = knobs_of(model.plan, name)
+        together = DECODERS[name].scheduler.together
         self.control = Control(
-            rows=not DECODERS[name].scheduler.together,
+            rows=not together,
+            joins=not together,
             forced=True,
             logits=True,
             audit=True,
@@ -128,6 +133,7 @@ class DecoderFactory:
                 slots=slots,
                 chunks=in_chunks or to_page_ends,
                 preempts="preempt" in values and slots > 1,  # whoever is alone has the whole pool
+                together=not self.control.joins,
                 pipelined=bool(pipelined),
             )
             for pipelined in values.get("pipelined", (False,))

@@ -22,7 +22,7 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
         *_STORES[target](plan),
         *_cells(plan),
         *_undrawn(),
-        *(() if target == "static" else _trust(plan)),
+        *(() if target in ("static", "packed") else _trust(plan)),
     )
 
 
@@ -89,7 +89,8 @@ _BATCHES = (
 
 
 def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
-    by_row = target == "threads"  # each row has a forward of its own, and no batch is filled up
+    by_row = target == "threads"  # each row has a forward of its own
+    fills = not by_row and target != "packed"  # batches up
     prefills = ("alone",) if plan.prompts_alone or by_row else ("mixed", "apart", "alone")
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
@@ -103,7 +104,7 @@ def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
-        *([_PAD_BATCH] if plan.family in ("causal", "encoder") and not by_row else []),  # who is nobody has no source
+        *([_PAD_BATCH] if plan.family in ("causal", "encoder") and fills else []),  # who is nobody has no source
     )
 
 
@@ -231,6 +232,7 @@ _STORES: dict[str, Callable[[Plan], tuple[Knob, ...]]] = {
     "private": _private,
     "threads": _threads,
     "static": lambda plan: (_REUSE,),
+    "packed": lambda plan: (_REUSE,),
     "encoder": _items,
     "seq2seq": _sources,
     "pictures": _sources,

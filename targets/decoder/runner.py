@@ -52,6 +52,9 @@ class Runner:
         counts: How often a forward was filled up with rows that are nobody's.
     """
 
+    together = False
+    """Whether prompts share a forward whatever the settings are."""
+
     def __init__(self, network: nn.Module, plan: Plan, store: Store, states: StateStore, prefill: str) -> None:
         self.network = network
         self.plan = plan

@@ -68,6 +68,7 @@ class StaticDecoder(Decoder):
         super().__init__(parts, network, plan, {**fixed, "admit_max": settings["slots"], **settings})
         self.scheduler.bucket_of = lambda submission: self.store.layout.bucket(len(self.live[submission].request.prompt))
         self.scheduler.gather_steps = int(settings["gather_steps"])
+        self.planner.counts.clear()  # no prompt goes in chunks
 
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         """Advances the batch."""
@@ -113,7 +114,7 @@ class StaticStore(SlotStore):
             self.prompts[slot] = length
 
     def held(self, slots: Sequence[int], columns: int) -> torch.Tensor:
-        """The position that each of the first columns holds for the owner of each slot, int64 [B, T]; below zero for none."""
+        """The position that each of the first columns holds for the owners of slots, int64 [B, T]; below zero: none."""
         prompts = torch.tensor([self.prompts[slot] for slot in slots], device=self.layout.device)[:, None]
         every = torch.arange(columns, device=self.layout.device)[None]
         behind = every - (self.width - prompts)
@@ -148,6 +149,7 @@ class StaticRunner(Runner):
         idle: These: they go on as nobody's.
     """
 
+    together = True
     store: StaticStore
 
     def __init__(self, *arguments: Any) -> None:
@@ -222,13 +224,6 @@ class StaticRunner(Runner):
         width = self.store.width
         left = self.store.layout.padding_side == "left"
         return torch.tensor([width - 1 if left else len(feed.tokens) - 1 for feed in feeds], device=self.device)
-
-    def masks(self, rows: Rows) -> dict[str, Any]:
-        if self.plan.masks != "columns":
-            return super().masks(rows)
-        assert isinstance(rows, PaddedRows), "rows are laid out by this runner"
-        newest = rows.queries.amax(dim=1, keepdim=True)
-        return {"attention_mask": (rows.held >= 0) & (rows.held <= newest) | self.themselves(rows)[:, -1]}
 
     def weighed(self, rows: Rows, layer: LayerPlan) -> torch.Tensor:
         """As ever, but that padding sees itself: attention to nothing at all is no number, and would get about."""
