@@ -10,6 +10,7 @@ from targets.decoder.crossing import CrossingRunner, CrossingStore
 from targets.decoder.engine import Decoder
 from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.knobs import knobs_of
+from targets.decoder.opaque import Opaque
 from targets.decoder.packed import PACKABLE, is_large, pack
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
@@ -22,20 +23,13 @@ from targets.decoder.threads import ThreadRunner, ThreadStore
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
 
-
-class Opaque(Decoder):
-    """A decoder of which more attends than what it keeps cells of: it does not say whose its rows are."""
-
-    inspect = None  # type: ignore[assignment]
-
-
 DECODERS: dict[str, Parts] = {
     "slots": Parts(decoder=Decoder, store=SlotStore),
     "pages": Parts(decoder=Decoder, store=PageStore),
     "private": Parts(decoder=Decoder, store=PrivateStore),
     "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
     "static": Parts(decoder=StaticDecoder, scheduler=StaticScheduler, store=StaticStore, runner=StaticRunner),
-    "packed": Parts(decoder=Decoder, store=SegmentStore, runner=SegmentRunner),
+    "packed": Parts(decoder=Opaque, store=SegmentStore, runner=SegmentRunner),
     "encoder": Parts(decoder=Opaque, store=ItemStore, runner=ItemRunner),
     "seq2seq": Parts(decoder=Opaque, store=CrossingStore, runner=CrossingRunner),
     "pictures": Parts(decoder=Opaque, store=PictureStore, runner=PictureRunner),
@@ -79,7 +73,7 @@ class DecoderFactory:
             tags=True,
             poison=True,
             life_cycles=True,
-            inspect=family == "causal",
+            inspect=not issubclass(DECODERS[name].decoder, Opaque),
             sampling=True,
             noise=True,
             shares=DECODERS[name].store.shares,

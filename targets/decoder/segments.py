@@ -41,8 +41,7 @@ class SegmentStore(SlotStore):
     """A slab, read as one row of the cells of several slots."""
 
     def read(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        if not isinstance(rows, PackedRows):
-            return super().read(layer, rows)
+        assert isinstance(rows, PackedRows), "rows are laid out by a SegmentRunner"
         cells = torch.add(rows.held, rows.slots[rows.owners], alpha=self.rooms[layer])  # [T]
         if rows.tags is not None:
             rows.attended.append(self.tags[layer].view(-1)[cells].expand(len(rows.slots), -1))

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from targets.decoder.engine import Decoder
 from targets.decoder.layout import Layout
+from targets.decoder.opaque import Opaque
 from targets.decoder.rows import Rows
 from targets.decoder.runner import NOBODY, Feed, Runner
 from targets.decoder.scheduler import Scheduler
 from targets.decoder.slots import SlotStore
 from targets.models import LayerPlan, Plan
-from targets.protocol import Cells, Event, Setting
+from targets.protocol import Event, Setting
 from targets.protocol.tags import NEVER, POSITION_SHIFT, pack
 
 
@@ -58,7 +58,7 @@ class StaticScheduler(Scheduler):
         return [(submission, self.take(submission)) for submission in batch]
 
 
-class StaticDecoder(Decoder):
+class StaticDecoder(Opaque):
     """The engine with knobs that a static batch has no use for at one value: all of its rows take every step together."""
 
     scheduler: StaticScheduler
@@ -129,16 +129,6 @@ class StaticStore(SlotStore):
         self.slabs[layer].flatten(0, 1).index_copy_(0, cells.flatten(), new)
         if rows.tags is not None:
             self.tags[layer].view(-1)[cells.flatten()] = rows.tags
-
-    def seen(self, slot: int) -> Cells:
-        length, prompt = self.lengths[slot], self.prompts[slot]
-        held = self.held([slot], self.width + max(length - prompt, 0))[0]
-        own = ((held >= 0) & (held < length)).nonzero()[:, 0]
-        layers = self.plan.attending
-        return Cells(
-            tuple(self.keys[layer][slot, :, own] for layer in layers),
-            tuple(self.values[layer][slot, :, own] for layer in layers),
-        )
 
 
 class StaticRunner(Runner):

@@ -60,6 +60,8 @@ TARGETS: dict[str, tuple[str, str, dict[str, Setting]]] = {
     "one slot": ("pages", "tiny", {"slots": 1}),
     "two slots": ("pages", "tiny", {"slots": 2}),
     "private": ("private", "tiny", {}),
+    "static": ("static", "tiny", {}),
+    "static, at once": ("static", "tiny", {"gather_steps": 0}),
 }
 
 
