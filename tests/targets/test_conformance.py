@@ -64,7 +64,7 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     ),  # type: ignore[dict-item,return-value]
     "packed on tiny": lambda: DecoderFactory(find_model("tiny"), name="packed"),
     "packed on tiny-gpt2, in chunks, a step late": lambda: SetUp(
-        DecoderFactory(find_model("tiny-gpt2"), name="packed"), step_tokens_max=4, pipelined=True
+        DecoderFactory(find_model("tiny-gpt2"), name="packed"), step_tokens_max=16, pipelined=True
     ),  # type: ignore[dict-item,return-value]
     "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),
     "encoder on tiny-swin": lambda: DecoderFactory(find_model("tiny-swin"), name="encoder"),
