@@ -156,6 +156,7 @@ def rows_of(rows: Rows) -> PaddedRows:
 _LEFT: dict[str, Setting] = {"padding_side": "left", "bucket_tokens": 0}
 _RIGHT: dict[str, Setting] = {"padding_side": "right", "bucket_tokens": 0}
 _UNEQUAL = at_once(request((1,), 1), request((1, 2), 1))
+_LOOKED_AT = at_once(request((1,), 1), request((1, 2), 1), sanitize=True)
 _STATIC = ("static",)
 
 FAULTS = (
@@ -189,8 +190,8 @@ FAULTS = (
         modelled_on="`logits[:, -1]` on a batch that is padded on the right",
         doc="a prompt's answer is read off the last column, where a shorter prompt has padding",
         mixins={"runner": LastColumnRunner},
-        smallest={Kind.INTERFERENCE: _UNEQUAL},
-        checks=(CheckName.ISOLATION,),
+        smallest={Kind.INTERFERENCE: _UNEQUAL, Kind.LEAK: _LOOKED_AT},
+        checks=(CheckName.ISOLATION, CheckName.PROVENANCE, CheckName.RESIDUE),
         models=PREFILLS_TOGETHER,
         settings=_RIGHT,
         targets=_STATIC,
@@ -201,7 +202,7 @@ FAULTS = (
         modelled_on="generate without an attention mask: padding is attended to (source article)",
         doc="padding is taken for tokens, and seen",
         mixins={"store": SeenPaddingStore},
-        smallest={Kind.INTERFERENCE: _UNEQUAL, Kind.LEAK: at_once(request((1,), 1), request((1, 2), 1), sanitize=True)},
+        smallest={Kind.INTERFERENCE: _UNEQUAL, Kind.LEAK: _LOOKED_AT},
         checks=(CheckName.ISOLATION, CheckName.PROVENANCE, CheckName.RESIDUE),
         models=PREFILLS_TOGETHER,
         settings=_LEFT,

@@ -81,6 +81,15 @@ def test_nothing_that_a_run_draws_is_unforeseen(tiny: Model, target: str) -> Non
 
 
 @pytest.mark.slow
+def test_nobody_is_admitted_beside_answers_where_requests_come_in_together() -> None:
+    beside = {"first a, admitted b", "admitted a, tokens -"}
+    one_by_one, together = (feasible({LifeCycle(slots=4, together=together)}, 2) for together in (False, True))
+    assert one_by_one & beside == beside
+    assert together & beside == set()
+    assert together < one_by_one
+
+
+@pytest.mark.slow
 def test_hardly_anything_is_feasible_that_no_storm_reaches(tiny: Model) -> None:
     factory, dice = guessing(tiny, "slots"), random.Random(0)
     coverage = played(factory, [storm(dice, factory) for _ in range(700)])
