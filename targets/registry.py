@@ -25,7 +25,7 @@ TARGETS = {
     "pictures": "`slots` over a network that sees: a prompt begins with a picture, whose features requests share",
 }
 CAUSAL = ("slots", "pages", "private", "threads")
-"""Those built-in targets that run causal LMs."""
+"""Those built-in targets on which pass-phrases are tried and doses told: causal LMs, a row for each request, as it comes."""
 DEFAULT_MODEL = "tiny"
 """Stands for each target's own."""
 DEFAULT_MODELS = {"encoder": "tiny-bert", "seq2seq": "tiny-t5", "pictures": "tiny-llava"}
