@@ -188,7 +188,8 @@ class Automaton:
         """What may happen in this very phase."""
         at_once = any(at in AT_ONCE for at in state.lives)
         table = AT_ONCE if at_once else self.phases[state.phase]
-        if state.phase == Phase.TOKENS and not at_once and _holding(state) < self.cycle.slots:
+        others = _holding(state) < self.cycle.slots and not (self.cycle.together and state.joined)
+        if state.phase == Phase.TOKENS and not at_once and others:
             yield Shown(Turn.TOKENS, None, self.after(state, Turn.TOKENS, state.lives))
         for who, at in enumerate(state.lives):
             for turn, then in table.get(at, ()):
@@ -200,6 +201,8 @@ class Automaton:
     def may(self, state: State, at: int, turn: str) -> bool:
         """Whether the others let this happen to a request that is there."""
         if turn in (Turn.ADMITTED, Turn.RESUMED):
+            if self.cycle.together and At.DECODING in state.lives:
+                return False
             return _holding(state) < self.cycle.slots
         if turn == Turn.PREEMPTED:  # not while something is in flight
             return At.RETIRED not in state.lives and At.RETIRING not in state.lives

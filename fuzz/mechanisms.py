@@ -62,7 +62,11 @@ MECHANISMS = (
 
 def possible(control: Control) -> list[str]:
     """The mechanisms that a target with this control can be made to show."""
-    out_of_reach = {*(() if control.sampling else SAMPLED), *(() if control.rows else ("rows_named",))}
+    out_of_reach = {
+        *(() if control.sampling else SAMPLED),
+        *(() if control.rows else ("rows_named",)),
+        *(() if control.joins else ("join_while_decoding",)),
+    }
     return [name for name in MECHANISMS if name not in out_of_reach]
 
 

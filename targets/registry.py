@@ -18,12 +18,14 @@ TARGETS = {
     "pages": "the same with K and V in pages that requests which begin alike share",
     "private": "the same with a cache of its own for each request",
     "threads": "the same with a thread for each request, which hand over to each other as the schedule says",
+    "static": "the same in static batches: prompts are filled up to one width, and all run until the last has ended",
+    "packed": "the same with a step's tokens in one row, a segment for each request, and no padding",
     "encoder": "batches of items that an encoder-only network reads: texts, pictures, films, series, planes",
     "seq2seq": "an encoder's output that requests with one source share, and a decoder with a slab of K and V",
     "pictures": "`slots` over a network that sees: a prompt begins with a picture, whose features requests share",
 }
 CAUSAL = ("slots", "pages", "private", "threads")
-"""Those built-in targets that run causal LMs."""
+"""Those built-in targets on which pass-phrases are tried and doses told: causal LMs, a row for each request, as it comes."""
 DEFAULT_MODEL = "tiny"
 """Stands for each target's own."""
 DEFAULT_MODELS = {"encoder": "tiny-bert", "seq2seq": "tiny-t5", "pictures": "tiny-llava"}

@@ -30,9 +30,11 @@ from targets.decoder.rows import Rows
 from targets.decoder.runner import Feed, Runner
 from targets.decoder.sampler import Sampler
 from targets.decoder.scheduler import Scheduler
+from targets.decoder.segments import PackedRows, SegmentRunner, SegmentStore
 from targets.decoder.shelf import Entry, Shelf
 from targets.decoder.slots import SlotCache, SlotStore
 from targets.decoder.states import StateCache, StateStore
+from targets.decoder.static import PaddedRows, StaticDecoder, StaticRunner, StaticScheduler, StaticStore
 from targets.decoder.store import Store
 from targets.decoder.threads import ThreadRunner, ThreadStore, Turns
 
@@ -49,6 +51,8 @@ __all__ = [
     "ItemRunner",
     "ItemStore",
     "Layout",
+    "PackedRows",
+    "PaddedRows",
     "PageStore",
     "Parts",
     "PictureRunner",
@@ -60,6 +64,8 @@ __all__ = [
     "Runner",
     "Sampler",
     "Scheduler",
+    "SegmentRunner",
+    "SegmentStore",
     "Shelf",
     "SlotCache",
     "SlotStore",
@@ -67,6 +73,10 @@ __all__ = [
     "SourceStore",
     "StateCache",
     "StateStore",
+    "StaticDecoder",
+    "StaticRunner",
+    "StaticScheduler",
+    "StaticStore",
     "Store",
     "ThreadRunner",
     "ThreadStore",

@@ -210,7 +210,7 @@ class Decoder:
             each.launches += 1
             ends = each.fed == len(each.request.prompt) + len(each.answer) + each.in_flight
             each.in_flight += ends
-            self.planner.counts["chunked"] += not ends
+            self.planner.counts.update(["chunked"] * (not ends))
             complete.append(ends)
         self.launched.append(Launch(feeds, running, complete))
         return events

@@ -10,28 +10,26 @@ from targets.decoder.crossing import CrossingRunner, CrossingStore
 from targets.decoder.engine import Decoder
 from targets.decoder.items import ItemRunner, ItemStore
 from targets.decoder.knobs import knobs_of
+from targets.decoder.opaque import Opaque
 from targets.decoder.packed import PACKABLE, is_large, pack
 from targets.decoder.pages import PageStore
 from targets.decoder.parts import Parts
 from targets.decoder.pictures import PictureRunner, PictureStore
 from targets.decoder.private import PrivateStore
+from targets.decoder.segments import SegmentRunner, SegmentStore
 from targets.decoder.slots import SlotStore
+from targets.decoder.static import StaticDecoder, StaticRunner, StaticScheduler, StaticStore
 from targets.decoder.threads import ThreadRunner, ThreadStore
 from targets.models import Model
 from targets.protocol import BadInput, Control, LifeCycle, Setting, check_settings, with_defaults
-
-
-class Opaque(Decoder):
-    """A decoder of which more attends than what it keeps cells of: it does not say whose its rows are."""
-
-    inspect = None  # type: ignore[assignment]
-
 
 DECODERS: dict[str, Parts] = {
     "slots": Parts(decoder=Decoder, store=SlotStore),
     "pages": Parts(decoder=Decoder, store=PageStore),
     "private": Parts(decoder=Decoder, store=PrivateStore),
     "threads": Parts(decoder=Decoder, store=ThreadStore, runner=ThreadRunner),
+    "static": Parts(decoder=StaticDecoder, scheduler=StaticScheduler, store=StaticStore, runner=StaticRunner),
+    "packed": Parts(decoder=Opaque, store=SegmentStore, runner=SegmentRunner),
     "encoder": Parts(decoder=Opaque, store=ItemStore, runner=ItemRunner),
     "seq2seq": Parts(decoder=Opaque, store=CrossingStore, runner=CrossingRunner),
     "pictures": Parts(decoder=Opaque, store=PictureStore, runner=PictureRunner),
@@ -57,12 +55,17 @@ class DecoderFactory:
         family = name if name in FAMILIES else "causal"
         if model.plan.family != family:
             raise BadInput("model", f"{FAMILIES[family]} for target {name}", model.name, "--model")
+        if model.plan.prompts_alone and DECODERS[name].runner.together:
+            rule = f"one whose prompts can share a forward, without ALiBi or recurrent states, for target {name}"
+            raise BadInput("model", rule, model.name, "--model")
         self.name = name
         self.model = model
         self.parts = parts or DECODERS[name]
         self.knobs = knobs_of(model.plan, name)
+        together = DECODERS[name].scheduler.together
         self.control = Control(
-            rows=True,
+            rows=not together,
+            joins=not together,
             forced=True,
             logits=True,
             audit=True,
@@ -70,7 +73,7 @@ class DecoderFactory:
             tags=True,
             poison=True,
             life_cycles=True,
-            inspect=family == "causal",
+            inspect=not issubclass(DECODERS[name].decoder, Opaque),
             sampling=True,
             noise=True,
             shares=DECODERS[name].store.shares,
@@ -117,16 +120,17 @@ class DecoderFactory:
     def life_cycles(self, values: Mapping[str, tuple[Setting, ...]]) -> tuple[LifeCycle, ...]:
         """How requests may live where each knob has one of these values; fulfils `targets.protocol.Cycling`."""
         slots = max(int(value) for value in values["slots"])
-        in_chunks = any(values["step_tokens_max"]) or "ring" in values.get("window", ())
+        in_chunks = any(values.get("step_tokens_max", ())) or "ring" in values.get("window", ())
         to_page_ends = self.model.plan.recurrent and self.control.shares
         return tuple(
             LifeCycle(
                 slots=slots,
                 chunks=in_chunks or to_page_ends,
                 preempts="preempt" in values and slots > 1,  # whoever is alone has the whole pool
+                together=not self.control.joins,
                 pipelined=bool(pipelined),
             )
-            for pipelined in values["pipelined"]
+            for pipelined in values.get("pipelined", (False,))
         )
 
     def _precision(self, settings: Mapping[str, Setting]) -> tuple[str, str, str]:

@@ -18,11 +18,11 @@ def knobs_of(plan: Plan, target: str) -> tuple[Knob, ...]:
     """The knobs of a built-in target over a network with this plan."""
     return (
         *_admission(plan),
-        *_steps(plan, target),
+        *(_BATCHES if target == "static" else (_ADMIT_MAX, *_steps(plan, target))),
         *_STORES[target](plan),
         *_cells(plan),
         *_undrawn(),
-        *_trust(plan),
+        *(() if target in ("static", "packed") else _trust(plan)),
     )
 
 
@@ -54,12 +54,43 @@ def _admission(plan: Plan) -> tuple[Knob, ...]:
             unit="requests",
             doc="more are refused",
         ),
-        Knob(name="admit_max", default=8, values=(8, 1, 2), low=1, high=1024, unit="requests a step", doc="admissions"),
     )
 
 
+_ADMIT_MAX = Knob(name="admit_max", default=8, values=(8, 1, 2), low=1, high=1024, unit="requests a step", doc="admissions")
+
+
+_BATCHES = (
+    Knob(
+        name="padding_side",
+        default="left",
+        values=("left", "right"),
+        doc="where the prompts of a batch are filled up to one width",
+    ),
+    Knob(
+        name="bucket_tokens",
+        default=0,
+        values=(0, 4, 8, 16),
+        low=0,
+        high=1_000_000,
+        unit="tokens",
+        doc="prompts of one bucket share a batch, filled up to its end; 0: any do, filled up to the longest",
+    ),
+    Knob(
+        name="gather_steps",
+        default=1,
+        values=(1, 0, 2),
+        low=0,
+        high=3,
+        unit="steps",
+        doc="that a batch waits for more requests than there are, while it has fewer than slots",
+    ),
+)
+
+
 def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
-    by_row = target == "threads"  # each row has a forward of its own, and no batch is filled up
+    by_row = target == "threads"  # each row has a forward of its own
+    fills = not by_row and target != "packed"  # batches up
     prefills = ("alone",) if plan.prompts_alone or by_row else ("mixed", "apart", "alone")
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
@@ -73,7 +104,7 @@ def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
-        *([_PAD_BATCH] if plan.family in ("causal", "encoder") and not by_row else []),  # who is nobody has no source
+        *([_PAD_BATCH] if plan.family in ("causal", "encoder") and fills else []),  # who is nobody has no source
     )
 
 
@@ -200,6 +231,8 @@ _STORES: dict[str, Callable[[Plan], tuple[Knob, ...]]] = {
     "pages": _pages,
     "private": _private,
     "threads": _threads,
+    "static": lambda plan: (_REUSE,),
+    "packed": lambda plan: (_REUSE,),
     "encoder": _items,
     "seq2seq": _sources,
     "pictures": _sources,

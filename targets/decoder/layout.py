@@ -35,6 +35,9 @@ class Layout:
         lock: Whether a thread keeps its turn to the end of its forward.
         turns: In what order threads take turns: 0 for round and round, else a seed.
         trust_bias: What is taken from the logits of tokens of low trust, in nats.
+        padding_side: Where prompts of a static batch are filled up, "left" or "right".
+        bucket_tokens: Prompts share a static batch if their lengths, divided by this and rounded up, are one number, and
+            are filled up to the longest such; 0 where any share one and are filled up to the longest there is.
     """
 
     slots: int
@@ -55,6 +58,8 @@ class Layout:
     lock: bool = False
     turns: int = 0
     trust_bias: int = 0
+    padding_side: str = "left"
+    bucket_tokens: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Layout:
@@ -80,7 +85,17 @@ class Layout:
             lock=bool(settings.get("lock", cls.lock)),
             trust_bias=int(settings.get("trust_bias", cls.trust_bias)),
             turns=int(settings.get("turns", cls.turns)),
+            padding_side=str(settings.get("padding_side", cls.padding_side)),
+            bucket_tokens=int(settings.get("bucket_tokens", cls.bucket_tokens)),
         )
+
+    def bucket(self, tokens: int) -> int:
+        """The number of the bucket that a prompt of so many tokens is in."""
+        return -(-tokens // self.bucket_tokens) if self.bucket_tokens else 0
+
+    def width(self, tokens: int) -> int:
+        """To what prompts of a static batch are filled up of which the longest has so many tokens."""
+        return min(self.positions, self.bucket(tokens) * self.bucket_tokens) if self.bucket_tokens else tokens
 
     def room(self, window: int | None) -> int:
         """Cells that one request has in a layer with this window: all its positions, or a ring."""

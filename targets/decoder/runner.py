@@ -52,6 +52,9 @@ class Runner:
         counts: How often a forward was filled up with rows that are nobody's.
     """
 
+    together = False
+    """Whether prompts share a forward whatever the settings are."""
+
     def __init__(self, network: nn.Module, plan: Plan, store: Store, states: StateStore, prefill: str) -> None:
         self.network = network
         self.plan = plan
@@ -221,7 +224,7 @@ class Runner:
 
     def within(self, rows: Rows, chunk: int) -> torch.Tensor:
         """Bool [B, 1, Q, T]: the cells whose positions are in a query's own chunk."""
-        return self.cell_numbers[: rows.cells] // chunk == rows.positions[:, None, :, None] // chunk
+        return self.positions_held(rows, None) // chunk == rows.positions[:, None, :, None] // chunk
 
     def visible(self, rows: Rows, window: int | None) -> torch.Tensor:
         """Bool [B, 1, Q, T]: a query sees the cells up to its own position, the last `window` of them."""

@@ -17,6 +17,8 @@ class Scheduler:
     """
 
     fits: Callable[[int], bool]
+    together = False
+    """Whether requests are let in together, when nobody is left of those before, and take every step together."""
 
     def __init__(self, slots: int, slot_order: str, queue_max: int, admit_max: int) -> None:
         self.slot_order = slot_order

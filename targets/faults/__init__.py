@@ -26,7 +26,9 @@ from targets.faults import (
     references,
     rows,
     sampling,
+    segments,
     sources,
+    static,
     threads,
     windows,
 )
@@ -57,6 +59,8 @@ FAULTS: dict[str, Fault] = {
         *items.FAULTS,
         *sources.FAULTS,
         *threads.FAULTS,
+        *static.FAULTS,
+        *segments.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

@@ -22,12 +22,14 @@ class LifeCycle(msgspec.Struct, frozen=True, kw_only=True):
         slots: As many requests hold something at once.
         chunks: A request's tokens may go through the network in parts.
         preempts: A request may lose its slot and wait to be admitted again.
+        together: Requests are let in together, when nobody is left of those before.
         pipelined: Results are applied one step after the launch, so that a request may end while it is in flight.
     """
 
     slots: int
     chunks: bool = False
     preempts: bool = False
+    together: bool = False
     pipelined: bool = False
 
 

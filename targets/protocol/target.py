@@ -37,6 +37,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
             multiplies what the mask hides by zero, and zero times NaN is NaN.)
         life_cycles: Its factory has a method `life_cycles` (`targets.protocol.lifecycle`) that says how its requests may
             live, and it works in steps of the order that stands there.
+        joins: A request may come in while others are in the middle of their answers.
         inspect: It has a method `inspect` (`targets.protocol.inspection`) that says whose the rows of its forwards are.
         shares: Requests that begin alike may have cached state in common. It may use `Request.sample_of`, and says with each
             admission how much was cached.
@@ -73,6 +74,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[int, ...] = ()
     gives_up: bool = False
     in_a_row: int = 1
+    joins: bool = True
 
 
 @runtime_checkable

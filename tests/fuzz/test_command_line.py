@@ -213,11 +213,11 @@ def test_faults_lists_every_planted_bug() -> None:
 def test_targets_lists_the_built_in_ones_with_their_knobs() -> None:
     row, pages, private, threads, *others = msgspec.json.decode(slotfuzz("targets", "--json").stdout)
     assert [each["name"] for each in (row, pages, private, threads)] == ["slots", "pages", "private", "threads"]
-    assert [each["name"] for each in others] == ["encoder", "seq2seq", "pictures", *ADAPTERS]
+    assert [each["name"] for each in others] == ["static", "packed", "encoder", "seq2seq", "pictures", *ADAPTERS]
     assert all(each["installed"] for each in (row, pages, private, threads))
     assert {"page_size", "prefix_cache", "preempt"} <= {knob["name"] for knob in pages["knobs"]}
     wanted = {"rows", "forced", "logits", "audit", "float64", "stepped", "tags", "poison", "poison_nan", "inspect", "shares"}
-    wanted |= {"sampling", "noise", "life_cycles", "salts", "told", "rounding", "ends", "gives_up", "in_a_row"}
+    wanted |= {"sampling", "noise", "life_cycles", "salts", "told", "rounding", "ends", "gives_up", "in_a_row", "joins"}
     assert wanted == set(row["control"])
     assert {"slots", "slot_order", "dtype", "device"} <= {knob["name"] for knob in row["knobs"]}
     assert "  slots = 4  (1..1024)  requests that have state at once" in slotfuzz("targets").stdout

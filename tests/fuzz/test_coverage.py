@@ -59,6 +59,8 @@ TARGETS: dict[str, tuple[str, str, dict[str, Setting]]] = {
     "one slot": ("pages", "tiny", {"slots": 1}),
     "two slots": ("pages", "tiny", {"slots": 2}),
     "private": ("private", "tiny", {}),
+    "static": ("static", "tiny", {}),
+    "static, at once": ("static", "tiny", {"gather_steps": 0}),
 }
 
 
@@ -75,6 +77,15 @@ def test_nothing_that_a_correct_target_does_in_a_storm_is_unforeseen(name: str) 
 def test_nothing_that_a_run_draws_is_unforeseen(tiny: Model, target: str) -> None:
     factory = guessing(tiny, target)
     assert unforeseen(played(factory, list(itertools.islice(drawn(Space.of(factory), 0), 120)))) == {}
+
+
+@pytest.mark.slow
+def test_nobody_is_admitted_beside_answers_where_requests_come_in_together() -> None:
+    beside = {"first a, admitted b", "admitted a, tokens -"}
+    one_by_one, together = (feasible({LifeCycle(slots=4, together=together)}, 2) for together in (False, True))
+    assert one_by_one & beside == beside
+    assert together & beside == set()
+    assert together < one_by_one
 
 
 @pytest.mark.slow

@@ -58,6 +58,14 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     "threads on tiny-bamba": lambda: DecoderFactory(find_model("tiny-bamba"), name="threads"),
     "pages, everything on": everything_on,
     "pages, everything on, moved": lambda: everything_on(preempt="move"),
+    "static on tiny": lambda: DecoderFactory(find_model("tiny"), name="static"),
+    "static on tiny-gpt2, right, in buckets": lambda: SetUp(
+        DecoderFactory(find_model("tiny-gpt2"), name="static"), padding_side="right", bucket_tokens=4, gather_steps=0
+    ),  # type: ignore[dict-item,return-value]
+    "packed on tiny": lambda: DecoderFactory(find_model("tiny"), name="packed"),
+    "packed on tiny-gpt2, in chunks, a step late": lambda: SetUp(
+        DecoderFactory(find_model("tiny-gpt2"), name="packed"), step_tokens_max=16, pipelined=True
+    ),  # type: ignore[dict-item,return-value]
     "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),
     "encoder on tiny-swin": lambda: DecoderFactory(find_model("tiny-swin"), name="encoder"),
     "seq2seq on tiny-t5": lambda: DecoderFactory(find_model("tiny-t5"), name="seq2seq"),

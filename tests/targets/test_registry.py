@@ -41,7 +41,7 @@ KNOWN = ", ".join((*TARGETS, *ADAPTERS))
         ),
         (
             TargetSpec(faults=("starved", "stale-lengths")),
-            "fault must be stale-length, unaligned-lengths, sorted-by-length or another of the "
+            "fault must be stale-length, old-lengths, unaligned-lengths or another of the "
             f"{len(FAULTS | QUIRKS)} there are, got stale-lengths (--fault)",
         ),
         (
