@@ -20,8 +20,6 @@ SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
 SHORT_OF = {
     "hash-not-verified": "its shrink takes 278 evaluations from the storm that shows it first",
-    "picture-restarts-in-chunk": "WRONG-ALONE keeps its site: 2 requests of 8 tokens, where 1 of 3 does",
-    "source-freed-in-use": "a LEAK beside its OWNERSHIP keeps the reuse of a slot: 5 requests, where 3 do",
     "source-hash-small": "the site that shows it first needs words behind the picture: 8 tokens, where 4 do",
     "swap-through-views": "from a storm it is shrunk to 10 tokens, where 5 do",
 }
