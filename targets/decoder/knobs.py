@@ -73,8 +73,20 @@ def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
+        *([_SPECULATE] if plan.family == "causal" and not plan.recurrent else []),  # no state goes back
         *([_PAD_BATCH] if plan.family in ("causal", "encoder") and not by_row else []),  # who is nobody has no source
     )
+
+
+_SPECULATE = Knob(
+    name="speculate",
+    default=0,
+    values=(0, 1, 2, 4),
+    low=0,
+    high=1024,
+    unit="tokens",
+    doc="guessed from the request's own text and verified in one forward, at most; it rests where pipelined",
+)
 
 
 _PAD_BATCH = Knob(
