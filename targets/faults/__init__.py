@@ -10,6 +10,7 @@ from targets.faults import (
     batching,
     cache,
     chunks,
+    drafts,
     geometry,
     inflight,
     items,
@@ -57,6 +58,7 @@ FAULTS: dict[str, Fault] = {
         *items.FAULTS,
         *sources.FAULTS,
         *threads.FAULTS,
+        *drafts.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

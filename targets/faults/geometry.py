@@ -52,9 +52,7 @@ class PaddedRunner(Runner):
         padded = [
             feed
             if feed.drafts
-            else feed._replace(
-                tokens=(*feed.tokens, *[feed.tokens[-1]] * self._padding(feed.slot, len(feed.tokens), width))
-            )
+            else feed._replace(tokens=(*feed.tokens, *[feed.tokens[-1]] * self._padding(feed.slot, len(feed.tokens), width)))
             for feed in feeds
         ]
         logits = super().forward(padded)
