@@ -65,7 +65,7 @@ class Drafter:
         return min(self.tokens_max, self.planner.most(running.fed) - 1, answer_max - answer - 1)
 
     def guess(self, running: Running, most: int) -> list[int]:
-        """What came behind the last few tokens where they stood before, as late as possible; at most so many tokens."""
+        """What came behind the last few tokens where they stood before, as late as possible: so many tokens, or none."""
         return looked_up(running.tokens(), most) if most > 0 else []
 
     def judge(self, running: Running, said: int) -> None:
@@ -77,10 +77,14 @@ class Drafter:
 
 
 def looked_up(tokens: list[int], most: int) -> list[int]:
-    """What follows the latest earlier place of the longest end of `tokens` that has one: at most so many of them."""
+    """As many tokens, as they follow the latest earlier place of the longest end of `tokens` that has one; none if none has.
+
+    Where they come to the end of the text they go on in the guess itself: what has begun to repeat itself goes on so.
+    """
     for size in range(min(LOOKUP_MAX, len(tokens) - 1), 0, -1):
         end = tokens[-size:]
         for start in range(len(tokens) - size - 1, -1, -1):
             if tokens[start : start + size] == end:
-                return tokens[start + size : start + size + most]
+                round_ = tokens[start + size :]
+                return (round_ * (most // len(round_) + 1))[:most]
     return []

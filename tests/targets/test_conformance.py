@@ -58,6 +58,10 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     "threads on tiny-bamba": lambda: DecoderFactory(find_model("tiny-bamba"), name="threads"),
     "pages, everything on": everything_on,
     "pages, everything on, moved": lambda: everything_on(preempt="move"),
+    "slots that guess": lambda: SetUp(DecoderFactory(find_model("tiny")), speculate=4),  # type: ignore[dict-item,return-value]
+    "pages that guess": lambda: SetUp(  # type: ignore[dict-item,return-value]
+        DecoderFactory(find_model("tiny"), name="pages"), speculate=2, page_size=4, pool_tokens=48
+    ),
     "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),
     "encoder on tiny-swin": lambda: DecoderFactory(find_model("tiny-swin"), name="encoder"),
     "seq2seq on tiny-t5": lambda: DecoderFactory(find_model("tiny-t5"), name="seq2seq"),
