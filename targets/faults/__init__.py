@@ -27,6 +27,7 @@ from targets.faults import (
     references,
     rows,
     sampling,
+    sessions,
     sources,
     threads,
     windows,
@@ -59,6 +60,7 @@ FAULTS: dict[str, Fault] = {
         *sources.FAULTS,
         *threads.FAULTS,
         *drafts.FAULTS,
+        *sessions.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}
