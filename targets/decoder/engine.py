@@ -238,7 +238,8 @@ class Decoder:
             behind = running.fed - len(running.request.prompt)
             decodes = running.share == 1 and behind == len(running.answer) - 1 >= 0  # its row has the newest token only
             piece = [tokens[row]] if decodes else running.piece(running.fed, running.share)
-            feeds.append(Feed(slots[row], [*piece, *running.drafts], running.submission, len(running.drafts)))
+            feed = Feed(slots[row], piece, running.submission)
+            feeds.append(running.with_drafts(feed) if running.drafts else feed)
         return feeds
 
     def preempt(self, running: Running) -> list[Event]:
@@ -299,7 +300,7 @@ class Decoder:
         for row, choice, shown in zip(chosen, greedy, logits.unbind(), strict=True):
             running = self.live[self.batch.submissions[row]]
             said = len(running.answer)
-            for choice_, shown_ in self.choices(running, choice, shown):
+            for choice_, shown_ in self.choices(running, choice, shown) if running.drafts else ((choice, shown),):
                 token = self.token_of(running, choice_)
                 self.batch.keep(row, token)
                 events.append(self.accept(running, token, shown_))

@@ -54,6 +54,10 @@ class Running:
         """Prompt and answer, as far as they are known."""
         return [*self.request.prompt, *self.answer]
 
+    def with_drafts(self, feed: Feed) -> Feed:
+        """What it brings, and its guesses behind that."""
+        return feed._replace(tokens=[*feed.tokens, *self.drafts], drafts=len(self.drafts))
+
     def piece(self, first: int, count: int) -> list[int]:
         """Some of these tokens; the one that is not known yet is UNKNOWN."""
         prompt, answer = self.request.prompt, self.answer
