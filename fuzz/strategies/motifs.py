@@ -226,7 +226,7 @@ def feature_comes_and_goes(dice: Dice, space: Space) -> list[Life]:
 def few_words(dice: Dice, space: Space) -> list[Life]:
     """Answers of one to three ids, of which their prompts are made: what they will say can be guessed, now and then rightly.
 
-    Some are cancelled; when the first one has ended, a turn goes on from it.
+    Some are cancelled; when the first one has ended another comes, and goes on from it where that may have left something.
     """
     lives = []
     for index in range(3 + dice.below(2)):
@@ -240,7 +240,8 @@ def few_words(dice: Dice, space: Space) -> list[Life]:
         cancel = 1 + dice.below(6) if index and dice.below(4) == 0 else None
         lives.append(Life(request, arrival=dice.below(4) if index else 0, cancel_after=cancel))
     turn = _request(dice, space, length=1 + dice.below(3), answer=1 + dice.below(6))
-    return [*lives, Life(turn, arrival=4, after=(0, lives[0].request.max_new_tokens), before=0)]
+    goes_on = 0 if space.shares else None
+    return [*lives, Life(turn, arrival=4, after=(0, lives[0].request.max_new_tokens), before=goes_on)]
 
 
 MOTIFS: tuple[Motif, ...] = (

@@ -186,9 +186,9 @@ FAULTS = (
         modelled_on="vllm#18668 (how many of a step's cells may be found by others, where some are of drafts)",
         doc="cells are made known before those of rejected drafts have ceased to count",
         mixins={"decoder": EarlyPublishingDecoder},
-        smallest={Kind.STALE_HIT: schedule(request((152,), 4), Step(3), request((152, 87, 87, 35, 1), 1), page_size=4)},
+        smallest={Kind.STALE_HIT: schedule(request((152,), 4), Step(3), request((152, 87, 87, 35, 1), 1))},
         checks=(CheckName.WARMTH, CheckName.ISOLATION),
-        settings=_GUESSES,
+        settings={**_GUESSES, "page_size": 4},
         targets=("pages",),
     ),
     Fault(

@@ -19,6 +19,7 @@ from tests.quality.planting import SEARCHED, plant, size, smallest
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
 SHORT_OF = {
+    "draft-taken-untrue": "an id that repeats itself, and then does not, takes 8 tokens; another one does so in 5",
     "hash-not-verified": "its shrink takes 278 evaluations from the storm that shows it first",
     "picture-restarts-in-chunk": "WRONG-ALONE keeps its site: 2 requests of 8 tokens, where 1 of 3 does",
     "source-freed-in-use": "a LEAK beside its OWNERSHIP keeps the reuse of a slot: 5 requests, where 3 do",
