@@ -85,7 +85,7 @@ def _motifs(space: Space) -> tuple[Motif, ...]:
         *(MOTIFS_SAMPLED if space.sampling else ()),
         *(MOTIFS_SHARED * 2 if space.shares else ()),
         *(MOTIFS_POOLED * 3 if space.pooled else MOTIFS_POOLED),
-        *(MOTIFS_GUESSED * 4 if space.sampling and space.guesses else ()),
+        *(MOTIFS_GUESSED * 3 if space.sampling and space.guesses else ()),
     )
 
 

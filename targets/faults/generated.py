@@ -233,7 +233,7 @@ def _swap_rows(slab: torch.Tensor, one: int | None, other: int | None) -> bool:
 _MOVED: Mapping[str, Setting] = {"preempt": "move"}
 FIELDS: tuple[Field, ...] = (
     *(Field(f"running.{name}", _of_request(name)) for name in ("submission", "request", "slot", "answer", "fed")),
-    *(Field(f"running.{name}", _of_request(name), shareable="every step plans it anew") for name in ("share", "drafts")),
+    Field("running.share", _of_request("share"), shareable="every step plans it anew"),
     *(Field(f"running.{name}", _of_request(name), settings={"pipelined": True}) for name in ("in_flight", "launches")),
     Field("running.saved", _of_request("saved"), waiting=True, settings=_MOVED, target="pages"),
     Field("running.states", _of_request("states"), waiting=True, settings=_MOVED, target="pages", model="tiny-bamba"),
