@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from targets.protocol import Admitted, Audited, Emitted, Prefilled, Request, Trace
+from targets.protocol import Admitted, Audited, Drafted, Emitted, Prefilled, Request, Stepped, Trace
 
 
 class Fill(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,15 +66,21 @@ def tokens_fed(trace: Trace, requests: Sequence[Request]) -> int:
     """How many of the requests' tokens went through the network in a trace; each time, where one was preempted."""
     cells: dict[int, int] = {}
     answered: Counter[int] = Counter()
+    guessed: dict[int, int] = {}
     fed = 0
     for event in trace:
         if isinstance(event, Admitted):
             cells[event.submission] = event.cached
+        elif isinstance(event, Stepped):
+            guessed.clear()
+        elif isinstance(event, Drafted):
+            fed += event.tokens
+            guessed[event.submission] = len(requests[event.submission].prompt) + answered[event.submission]
         elif isinstance(event, Prefilled | Emitted):
             who = event.submission
             now = event.cells if isinstance(event, Prefilled) else len(requests[who].prompt) + answered[who]
             answered[who] += isinstance(event, Emitted)
-            fed += max(0, now - cells.get(who, 0))
+            fed += max(0, min(now, guessed.get(who, now)) - cells.get(who, 0))
             cells[who] = max(now, cells.get(who, 0))
     return fed
 

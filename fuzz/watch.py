@@ -126,11 +126,12 @@ class Watch:
     def stepped(self, events: list[Event], seen: list[Attention], inspection: Inspection | None) -> None:
         """Looks at one step: what was computed for the victim, and what it was given."""
         self.step += 1
-        known = (*self.prompt, *self.heard)
         admitted = [event for event in events if isinstance(event, Admitted)]
         self.told(list(admitted))
         shown = [event for event in events if isinstance(event, Emitted)]
         mine = [event for event in shown if event.submission == self.victim]
+        # Guesses that came true were run in this step as well: of several tokens, all but the last one.
+        known = (*self.prompt, *self.heard, *(event.token for event in mine[:-1]))
         if self.expected.states and not (seen or self.expected.own):
             self.why = "the network has no attention to look at"
         elif seen and not self.expected.own:

@@ -14,7 +14,7 @@ from fuzz.strategies.dice import Dice
 from fuzz.strategies.lives import Life
 from fuzz.strategies.requests import ANSWERS, Shape, Space
 from fuzz.strategies.sampling import extreme, sampled
-from targets.protocol import Request
+from targets.protocol import Request, Sampling
 
 Motif = Callable[[Dice, Space], list[Life]]
 
@@ -223,6 +223,27 @@ def feature_comes_and_goes(dice: Dice, space: Space) -> list[Life]:
     return lives
 
 
+def few_words(dice: Dice, space: Space) -> list[Life]:
+    """Answers of one to three ids, of which their prompts are made: what they will say can be guessed, now and then rightly.
+
+    Some are cancelled; when the first one has ended another comes, and goes on from it where that may have left something.
+    """
+    lives = []
+    for index in range(3 + dice.below(2)):
+        words = space.piece(1 + dice.below(3), dice.below(4096))
+        length, turned = dice.pick((1, 2, 3, 4, 7, 15, 16, 17)), dice.below(3)
+        request = Request(
+            prompt=(words * (length + turned))[turned : turned + length],
+            max_new_tokens=3 + dice.below(14),
+            sampling=Sampling(allowed=tuple(sorted(set(words)))),
+        )
+        cancel = 1 + dice.below(6) if index and dice.below(4) == 0 else None
+        lives.append(Life(request, arrival=dice.below(4) if index else 0, cancel_after=cancel))
+    turn = _request(dice, space, length=1 + dice.below(3), answer=1 + dice.below(6))
+    goes_on = 0 if space.shares else None
+    return [*lives, Life(turn, arrival=4, after=(0, lives[0].request.max_new_tokens), before=goes_on)]
+
+
 MOTIFS: tuple[Motif, ...] = (
     identical_prompt_twice,
     shared_prefix_at_once,
@@ -242,3 +263,5 @@ MOTIFS_SHARED: tuple[Motif, ...] = (session_grows, session_goes_on, many_answers
 """For targets in which requests that begin alike share cached state."""
 MOTIFS_POOLED: tuple[Motif, ...] = (outgrow_the_pool,)
 """For targets with a pool of pages, which is then small as well."""
+MOTIFS_GUESSED: tuple[Motif, ...] = (few_words,)
+"""For targets that may guess what an answer will say."""

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from fuzz.strategies.dice import Dice, dice
-from targets.protocol import Factory, Knob, Request
+from targets.protocol import Factory, Knob, Request, Setting
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 18, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 """Prompt lengths: small ones, and the multiples of 16 with their neighbours, where windows, pages and chunks end."""
@@ -53,6 +53,11 @@ class Space(msgspec.Struct, frozen=True, dict=True):
         """Whether requests share a pool of pages that may be too small for all of them."""
         names = {knob.name for knob in self.knobs}
         return {"pool_tokens", "page_size"} <= names or "num_blocks" in names
+
+    @cached_property
+    def guesses(self) -> tuple[Setting, ...]:
+        """How many tokens of an answer may be guessed at once, where the target does so."""
+        return next((knob.values[1:] for knob in self.knobs if knob.name == "speculate"), ())
 
     @cached_property
     def ordinary_ids(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.strategies.dice import Dice, dice
 from fuzz.strategies.knobs import settings as knob_settings
 from fuzz.strategies.lives import Life, Turn, to_ops
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_GUESSED, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.requests import Shape, Space
 from fuzz.strategies.sampling import sampled
 from fuzz.strategies.storms import storm
@@ -64,6 +64,8 @@ def schedule(dice: Dice, space: Space, swarm: bool = True, motifs: bool = True) 
         settings |= _lengthen(dice, space, lives)
     if motif in MOTIFS_POOLED and space.pooled:
         settings |= _short_pool(dice, space, lives)
+    elif motif in MOTIFS_GUESSED:
+        settings |= {"speculate": dice.pick(space.guesses)}
     elif "tiny-pool" in on:
         settings |= _tiny_pool(dice, space, lives)
     if dice.below(LIMIT_ONE_IN) == LIMIT_ONE_IN - 1:
@@ -83,6 +85,7 @@ def _motifs(space: Space) -> tuple[Motif, ...]:
         *(MOTIFS_SAMPLED if space.sampling else ()),
         *(MOTIFS_SHARED * 2 if space.shares else ()),
         *(MOTIFS_POOLED * 3 if space.pooled else MOTIFS_POOLED),
+        *(MOTIFS_GUESSED * 3 if space.sampling and space.guesses else ()),
     )
 
 

@@ -5,7 +5,8 @@ sources or pictures (Shelf; CrossingStore, PictureStore).
 
     Decoder ──> Scheduler (who gets which slot)
        │  ├───> Batch     (the rows, and what goes with each)
-       │  └───> Sampler   (which token each row takes)
+       │  ├───> Sampler   (which token each row takes)
+       │  └───> Drafter   (which it will perhaps take next)
        └──────> Runner ──> Store (K and V of every slot: SlotStore, PageStore, PrivateStore, ThreadStore)
                      │       └──> Pool, PrefixIndex (of pages)
                      └────> StateStore (the recurrent states of every slot)
@@ -16,6 +17,7 @@ Imports `targets.protocol` and `targets.models` only.
 
 from targets.decoder.batch import Batch
 from targets.decoder.crossing import CrossingRunner, CrossingStore, SourceRunner, SourceStore
+from targets.decoder.drafts import Drafter
 from targets.decoder.engine import Decoder
 from targets.decoder.factory import DECODERS, FAMILIES, DecoderFactory
 from targets.decoder.items import ItemRunner, ItemStore
@@ -45,6 +47,7 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "DecoderFactory",
+    "Drafter",
     "FAMILIES",
     "Entry",
     "Feed",

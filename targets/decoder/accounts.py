@@ -32,7 +32,13 @@ def audit_of(decoder: Decoder) -> Audit:
         pages=store.account(),
         allocated=store.allocated(),
         shelved=store.shelved(),
-        counts={**decoder.counts, **decoder.planner.counts, **store.counts, **decoder.runner.counts},
+        counts={
+            **decoder.counts,
+            **decoder.planner.counts,
+            **decoder.drafter.counts,
+            **store.counts,
+            **decoder.runner.counts,
+        },
     )
 
 
@@ -69,6 +75,7 @@ def counted(settings: Mapping[str, Setting]) -> list[str]:
         "preempted": "pool_tokens" in settings,
         "ring_wrapped": settings.get("window") == "ring",
         "padded": bool(settings.get("pad_batch")),
+        **dict.fromkeys(("drafted", "accepted", "rejected", "rolled_back"), bool(settings.get("speculate"))),
         "handed_over": settings.get("lock") is False,
     }
     return [name for name, counted in names.items() if counted]

@@ -13,7 +13,7 @@ never is, so that somebody always gets on.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,8 +22,7 @@ from torch import nn
 from targets.decoder.accounts import audit_of, counted, inspection_of
 from targets.decoder.layout import Layout
 from targets.decoder.runner import Feed
-from targets.decoder.running import UNKNOWN, Launch, Running, cells_max
-from targets.decoder.sampler import stops
+from targets.decoder.running import Launch, Running, cells_max
 from targets.models import Plan
 from targets.protocol import (
     Admitted,
@@ -61,6 +60,8 @@ class Decoder:
         self.store = parts.store(plan, layout)
         self.states = parts.states(plan, layout)
         self.planner = parts.planner(plan, layout, self.store.shares, int(settings["step_tokens_max"]) or None)
+        # Where results come a step late, what is to be guessed from is not known when it is time to guess.
+        self.drafter = parts.drafter(0 if self.depth else int(settings.get("speculate", 0)), self.planner, self.store)
         self.batch = parts.batch(layout.slots)
         self.runner = parts.runner(network, plan, self.store, self.states, str(settings["prefill"]))
         self.sampler = parts.sampler(layout.slots, plan.vocabulary, layout.device)
@@ -118,6 +119,7 @@ class Decoder:
     def step(self, rows: tuple[int, ...] | None = None) -> list[Event]:
         """Advances every request, or only the named ones, as far as the step's budget of tokens goes."""
         self.runner.forwards.clear()
+        self.runner.behind.clear()
         events = self.admit(rows)
         with torch.inference_mode():
             events += self.launch(rows)
@@ -202,17 +204,8 @@ class Decoder:
             while self.launched:
                 events += self.land()
             return events
-        feeds = self.feeds(chosen)
-        running = [self.live[self.batch.submissions[row]] for row in chosen]
-        complete = []
-        for each in running:
-            each.fed += each.share
-            each.launches += 1
-            ends = each.fed == len(each.request.prompt) + len(each.answer) + each.in_flight
-            each.in_flight += ends
-            self.planner.counts.update(["chunked"] * (not ends))
-            complete.append(ends)
-        self.launched.append(Launch(feeds, running, complete))
+        self.launched.append(Launch.of(self.feeds(chosen), [self.live[self.batch.submissions[row]] for row in chosen]))
+        self.planner.counts.update(["chunked"] * self.launched[-1].complete.count(False))
         return events
 
     def plan_step(self, rows: tuple[int, ...] | None) -> list[Event] | None:
@@ -222,7 +215,7 @@ class Decoder:
         """
         running = [self.live[who] for who in sorted(self.batch.submissions)]
         for each in running:
-            each.share = 0
+            each.share, each.drafts = 0, ()
         named = [each for each in running if rows is None or each.submission in rows]
         events: list[Event] = []
         for each in self.planner.share_out(named):
@@ -234,7 +227,7 @@ class Decoder:
                 if self.launched:
                     return None
                 events += self.preempt(self.live[max(self.batch.submissions)])
-        return events
+        return events + self.drafter.draft(named) if self.drafter.tokens_max else events
 
     def feeds(self, chosen: list[int]) -> list[Feed]:
         """What each chosen row brings: the tokens that have not been through the network, or as many as it may."""
@@ -245,7 +238,8 @@ class Decoder:
             behind = running.fed - len(running.request.prompt)
             decodes = running.share == 1 and behind == len(running.answer) - 1 >= 0  # its row has the newest token only
             piece = [tokens[row]] if decodes else running.piece(running.fed, running.share)
-            feeds.append(Feed(slots[row], piece, running.submission))
+            feed = Feed(slots[row], piece, running.submission)
+            feeds.append(running.with_drafts(feed) if running.drafts else feed)
         return feeds
 
     def preempt(self, running: Running) -> list[Event]:
@@ -271,16 +265,10 @@ class Decoder:
     def land(self) -> list[Event]:
         """Runs the oldest forward that was asked for, and gives its results to those requests that are still there."""
         launch = self.launched.popleft()
-        feeds = [
-            feed._replace(tokens=[self.chosen[feed.submission]]) if feed.tokens[-1] == UNKNOWN else feed
-            for feed in launch.feeds
-        ]
+        feeds = launch.landed(self.chosen)
         logits = self.runner.run(feeds)
         events: list[Event] = list(self.runner.reports)
         self.runner.reports = []
-        for running, complete in zip(launch.running, launch.complete, strict=True):
-            running.launches -= 1
-            running.in_flight -= complete
         here = [self.live.get(running.submission) is running for running in launch.running]
         for running, complete, alive in zip(launch.running, launch.complete, here, strict=True):
             if alive and not complete and running.slot is not None:
@@ -311,14 +299,34 @@ class Decoder:
         ended: list[tuple[Running, Reason]] = []
         for row, choice, shown in zip(chosen, greedy, logits.unbind(), strict=True):
             running = self.live[self.batch.submissions[row]]
-            token = self.token_of(running, choice)
-            self.batch.keep(row, token)
-            events.append(self.accept(running, token, shown))
-            if (reason := self.ending(running)) is not None:
-                ended.append((running, reason))
+            said = len(running.answer)
+            for choice_, shown_ in self.choices(running, choice, shown) if running.drafts else ((choice, shown),):
+                token = self.token_of(running, choice_)
+                self.batch.keep(row, token)
+                events.append(self.accept(running, token, shown_))
+                if (reason := self.ending(running)) is not None:
+                    ended.append((running, reason))
+                    break
+            if running.drafts:
+                self.drafter.judge(running, len(running.answer) - said)
         for running, reason in ended:
             events += self.retire(running, reason)
         return events
+
+    def choices(self, running: Running, choice: int, logits: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """What a request takes, with its logits: one choice, and behind each draft that came true with it the next one."""
+        yield choice, logits
+        for draft, behind in zip(running.drafts, self.runner.behind.get(running.submission, ()), strict=True):
+            if running.answer[-1] != draft:
+                return
+            assert running.slot is not None, "only who has cells has drafts"
+            self.store.grew(running.slot, 1)
+            running.fed += 1
+            yield int(self.sampler.choose([running.submission], behind[None])[0]), behind
+
+    def ending(self, running: Running) -> Reason | None:
+        """Why a request ends with its last token, or None."""
+        return running.ending(self.context_tokens_max)
 
     def token_of(self, running: Running, choice: int) -> int:
         """The token to emit: the forced one while there is one, else the chosen one."""
@@ -341,17 +349,6 @@ class Decoder:
             self.store.publish(slot, running.tokens(), running.request.salt, leaving)
             if self.plan.recurrent:
                 self.store.keep_states(slot, self.states.snapshot)
-
-    def ending(self, running: Running) -> Reason | None:
-        """Why a request ends with its last token, or None."""
-        request, answer = running.request, running.answer
-        if stops(request, answer):
-            return Reason.STOP
-        if len(answer) >= request.max_new_tokens:
-            return Reason.LENGTH
-        if len(request.prompt) + len(answer) >= self.context_tokens_max:
-            return Reason.CONTEXT
-        return None
 
     def retire(self, running: Running, reason: Reason) -> list[Event]:
         """Ends a request; all it held goes back, or will when the last forward with it has landed."""

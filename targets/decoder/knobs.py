@@ -91,6 +91,7 @@ _BATCHES = (
 def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
     by_row = target == "threads"  # each row has a forward of its own
     fills = not by_row and target != "packed"  # batches up
+    guesses = plan.family == "causal" and not plan.recurrent and target != "packed"  # a state does not go back
     prefills = ("alone",) if plan.prompts_alone or by_row else ("mixed", "apart", "alone")
     return (
         Knob(name="prefill", default=prefills[0], values=prefills, doc="which rows share a forward"),
@@ -104,8 +105,20 @@ def _steps(plan: Plan, target: str) -> tuple[Knob, ...]:
             doc="decodes first, then prompts in chunks; 0 for no limit",
         ),
         Knob(name="pipelined", default=False, values=(False, True), doc="results are applied one step after the launch"),
+        *([_SPECULATE] if guesses else []),
         *([_PAD_BATCH] if plan.family in ("causal", "encoder") and fills else []),  # who is nobody has no source
     )
+
+
+_SPECULATE = Knob(
+    name="speculate",
+    default=0,
+    values=(0, 1, 2, 4),
+    low=0,
+    high=1024,
+    unit="tokens",
+    doc="guessed from the request's own text and verified in one forward, at most; it rests where pipelined",
+)
 
 
 _PAD_BATCH = Knob(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from targets.decoder.batch import Batch
+from targets.decoder.drafts import Drafter
 from targets.decoder.engine import Decoder
 from targets.decoder.planner import Planner
 from targets.decoder.runner import Runner
@@ -27,6 +28,7 @@ class Parts:
     batch: type[Batch] = Batch
     runner: type[Runner] = Runner
     planner: type[Planner] = Planner
+    drafter: type[Drafter] = Drafter
     sampler: type[Sampler] = Sampler
 
     def with_(self, **changes: Any) -> Parts:

@@ -17,6 +17,8 @@ class Rows:
         slots: int64 [B], the slot of each row.
         cells: T, as many cells of each slot as the forward may see.
         last: each row's last token in [B, Q], as a pair of int64 [B]; None where Q is 1.
+        asked: As `last`, of the tokens behind which logits are wanted where rows have drafts: each row's last token before
+            its drafts, then every draft, in order. None where there are none.
         written: the N tokens that are kept, as int64 [N] each: batch row, column in the row, slot, position; None where Q
             is 1 and all are.
         tags: int64 [N], the shadow tags of these tokens; None where the store keeps none.
@@ -30,6 +32,7 @@ class Rows:
     cells: int
     last: tuple[torch.Tensor, torch.Tensor] | None
     written: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
+    asked: tuple[torch.Tensor, torch.Tensor] | None = None
     tags: torch.Tensor | None = None
     attended: list[torch.Tensor] = field(default_factory=list)
     table: torch.Tensor | None = None

@@ -33,11 +33,16 @@ NOBODY = -1
 
 
 class Feed(NamedTuple):
-    """What a row brings to a forward: its slot, its new tokens, and the request it serves."""
+    """What a row brings to a forward: its slot, its new tokens, and the request it serves.
+
+    Attributes:
+        drafts: So many of the tokens, the last ones, are guesses; whether their cells count is for the decoder to say.
+    """
 
     slot: int
     tokens: Sequence[int]
     submission: int
+    drafts: int = 0
 
 
 class Runner:
@@ -48,6 +53,7 @@ class Runner:
         padding: The id that fills up a short row; None for its own last one.
         trust: Which cells are of low trust.
         leaves_out: Whether the network can be told which columns' logits are wanted.
+        behind: By submission, the logits [n, V] behind each of its drafts in the last forward with it.
         reports: What the rows of each forward could see, if the store keeps tags; the decoder takes them away.
         counts: How often a forward was filled up with rows that are nobody's.
     """
@@ -67,12 +73,13 @@ class Runner:
         self.cell_numbers = torch.arange(store.layout.positions, device=self.device)
         self.padding: int | None = None
         self.trust = Trust(store.layout)
+        self.behind: dict[int, torch.Tensor] = {}
         self.reports: list[Attended] = []
         self.counts: Counter[str] = Counter()
         self.leaves_out = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """One step: the logits [B, V] behind each row's last token, in the order of the feeds."""
+        """One step: the logits [B, V] behind each row's last token that is no draft, in the order of the feeds."""
         groups = self.group(feeds)
         forward = self.forward if self.plan.continues else self.forward_from_nothing
         if len(groups) == 1:
@@ -110,7 +117,7 @@ class Runner:
         return self.forward([last])
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """One forward: logits [B, V] behind each row's last token."""
+        """One forward: logits [B, V] behind each row's last token that is no draft."""
         fill, real = self.fill_rows(len(feeds)), len(feeds)
         feeds = [*feeds, *fill] if fill else feeds
         counts = [len(feed.tokens) for feed in feeds]
@@ -125,11 +132,15 @@ class Runner:
         if rows.attended:
             self.reports.append(self.report(feeds, rows, masks["attention_mask"]))
         for feed, count in zip(feeds[:real], counts, strict=False):
-            self.store.grew(feed.slot, count)
+            self.store.grew(feed.slot, count - feed.drafts)
+        if rows.asked is not None:
+            drafted = [feed for feed in feeds if feed.drafts]
+            pieces = torch.split(logits[len(feeds) :], [feed.drafts for feed in drafted])
+            self.behind.update((feed.submission, piece) for feed, piece in zip(drafted, pieces, strict=True))
         return logits[:real]
 
     def logits(self, rows: Rows, masks: dict[str, Any]) -> torch.Tensor:
-        """Asks the network: logits [B, V] behind each row's last token."""
+        """Asks the network: logits [B, V] behind each row's last token, or [N, V] of the N that the rows ask for."""
         kept, last = self.kept(rows)
         cache = self.cache(rows)
         output = self.network(input_ids=rows.ids, cache=cache, use_cache=True, **masks, **kept)
@@ -142,10 +153,11 @@ class Runner:
 
         With a vocabulary of 32,000, the logits of every token of eight prompts take a third of their forward.
         """
-        if rows.last is None or not self.leaves_out:
-            return {}, rows.last
-        columns, where = torch.unique(rows.last[1], return_inverse=True)
-        return {"logits_to_keep": columns}, (rows.last[0], where)
+        wanted = rows.last if rows.asked is None else rows.asked
+        if wanted is None or not self.leaves_out:
+            return {}, wanted
+        columns, where = torch.unique(wanted[1], return_inverse=True)
+        return {"logits_to_keep": columns}, (wanted[0], where)
 
     def fill_rows(self, rows: int) -> list[Feed]:
         """Rows that are nobody's, up to the next size for which a forward was captured: one token in the null slot each."""
@@ -193,7 +205,15 @@ class Runner:
             max(start + count for start, count in zip(starts, counts, strict=True)),
             last=(every, last),
             written=(written[0], written[1], written[2], written[3]),
+            asked=self.asked(feeds) if any(feed.drafts for feed in feeds) else None,
         )
+
+    def asked(self, feeds: Sequence[Feed]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the tokens stand behind which logits are wanted, as `Rows.asked` has them."""
+        drafts = [(row, len(feed.tokens) - left) for row, feed in enumerate(feeds) for left in range(feed.drafts, 0, -1)]
+        known = [(row, len(feed.tokens) - feed.drafts - 1) for row, feed in enumerate(feeds)]
+        rows, columns = self.on_device([list(numbers) for numbers in zip(*known, *drafts, strict=True)])
+        return rows, columns
 
     def on_device(self, numbers: list[list[int]]) -> tuple[torch.Tensor, ...]:
         """Equally long lists as int64 tensors, all in one copy to the device, which the host does not wait for."""

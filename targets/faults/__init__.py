@@ -10,6 +10,7 @@ from targets.faults import (
     batching,
     cache,
     chunks,
+    drafts,
     geometry,
     inflight,
     items,
@@ -27,6 +28,7 @@ from targets.faults import (
     rows,
     sampling,
     segments,
+    sessions,
     sources,
     static,
     threads,
@@ -61,6 +63,8 @@ FAULTS: dict[str, Fault] = {
         *threads.FAULTS,
         *static.FAULTS,
         *segments.FAULTS,
+        *drafts.FAULTS,
+        *sessions.FAULTS,
     )
 }
 QUIRKS: dict[str, Quirk] = {quirk.name: quirk for quirk in quirks.QUIRKS}

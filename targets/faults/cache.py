@@ -138,13 +138,13 @@ class ExpandedRunner(Runner):
 
     def run(self, feeds: Sequence[Feed]) -> torch.Tensor:
         first: dict[int, int] = {}
-        for slot, tokens, _ in feeds:
-            if self.store.lengths[slot] == 0:
+        for feed in feeds:
+            if self.store.lengths[feed.slot] == 0:
                 self.expanded_prompt.reach()
-                source = first.setdefault(tokens[0], slot)
-                self.expanded_prompt.change(source != slot and not self.expanded_prompt.honest)
+                source = first.setdefault(feed.tokens[0], feed.slot)
+                self.expanded_prompt.change(source != feed.slot and not self.expanded_prompt.honest)
                 if not self.expanded_prompt.honest:
-                    self.store.stands_in[slot] = self.store.stands_in[source]
+                    self.store.stands_in[feed.slot] = self.store.stands_in[source]
         return super().run(feeds)
 
 

@@ -50,7 +50,9 @@ class PaddedRunner(Runner):
         width = max(len(feed.tokens) for feed in feeds)
         self.true_counts = [len(feed.tokens) for feed in feeds]
         padded = [
-            feed._replace(tokens=(*feed.tokens, *[feed.tokens[-1]] * self._padding(feed.slot, len(feed.tokens), width)))
+            feed
+            if feed.drafts
+            else feed._replace(tokens=(*feed.tokens, *[feed.tokens[-1]] * self._padding(feed.slot, len(feed.tokens), width)))
             for feed in feeds
         ]
         logits = super().forward(padded)

@@ -27,7 +27,7 @@ class ShortRecomputeDecoder(Decoder):
         for index, row in enumerate(chosen):
             running, tokens = self.live[self.batch.submissions[row]], list(feeds[index].tokens)
             whole = running.fed + running.share == len(running.request.prompt) + len(running.answer)
-            if running.answer and whole and len(tokens) > 1 and tokens[-1] != UNKNOWN:
+            if running.answer and whole and running.share > 1 and tokens[-1] != UNKNOWN:
                 probe.reach()
                 if not probe.honest:
                     probe.change(tokens[-1] != tokens[-2])

@@ -73,7 +73,7 @@ class ClientStateDecoder(Decoder):
                 probe.reach()
                 token = self._last_tokens()[self._key(running)]
                 probe.change(token != running.answer[-1])
-                feeds[index] = feeds[index]._replace(tokens=[token])
+                feeds[index] = feeds[index]._replace(tokens=[token, *feeds[index].tokens[1:]])
         return feeds
 
     def _key(self, running: Running) -> tuple[str, int]:

@@ -64,8 +64,18 @@ class Preempted(msgspec.Struct, frozen=True, tag=True):
     slot: int
 
 
+class Drafted(msgspec.Struct, frozen=True, tag=True):
+    """So many tokens were guessed for a request, and go through the network together with its newest one.
+
+    They make the forward wider whatever becomes of them, so traces are comparable only where they are as many.
+    """
+
+    submission: int
+    tokens: int
+
+
 class Emitted(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """A request's next token.
+    """A request's next token; where guessed ones came true, a step has several of one request.
 
     Attributes:
         logits: Those of the network, float [V], before sampling changes them, where the target shows them.
@@ -234,6 +244,7 @@ Event = (
     | Admitted
     | Prefilled
     | Preempted
+    | Drafted
     | Emitted
     | Finished
     | Refused

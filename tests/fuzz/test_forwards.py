@@ -8,7 +8,7 @@ from fuzz.judge import Judge
 from fuzz.search import drawn
 from fuzz.strategies import Space
 from oracle.checks import CHECKS
-from targets.protocol import Admitted, Emitted, Preempted, Request, Schedule, Setting, Step, Submit
+from targets.protocol import Admitted, Drafted, Emitted, Preempted, Request, Schedule, Setting, Step, Stepped, Submit
 from targets.registry import TargetSpec, build
 
 
@@ -43,6 +43,12 @@ def test_tokens_are_fed_again_after_a_preemption_and_not_where_they_were_cached(
     requests = [Request(prompt=(1, 2, 3, 4), max_new_tokens=3)]
     trace = (Admitted(0, 0, 1), Emitted(0, 5), Emitted(0, 6), Preempted(0, 0), Admitted(0, 0, 2), Emitted(0, 7))
     assert tokens_fed(trace, requests) == (3 + 1) + (6 - 2)
+
+
+def test_guesses_are_fed_whether_or_not_they_come_true() -> None:
+    requests = [Request(prompt=(1, 2), max_new_tokens=8)]
+    trace = (Admitted(0, 0), Stepped(0), Emitted(0, 5), Stepped(1), Drafted(0, 3), Emitted(0, 6), Emitted(0, 7))
+    assert tokens_fed((*trace, Stepped(2), Emitted(0, 8)), requests) == 2 + (1 + 3) + 1
 
 
 def test_what_was_never_seen_has_no_share() -> None:

@@ -143,6 +143,10 @@ SITES = {
     ("write-lost", Kind.LEAK): UNWRITTEN,
     ("split-with-wrong-stride", Kind.WRONG_ALONE): NOBODYS,
     ("mask-added", Kind.WRONG_ALONE): FUTURE,
+    ("rejected-cells-counted", Kind.WRONG_ALONE): "length: more cells than its tokens",
+    ("draft-of-neighbour", Kind.LEAK): INPUT,
+    ("draft-sees-later-drafts", Kind.WRONG_ALONE): FUTURE,
+    ("bonus-behind-last-draft", Kind.WRONG_ALONE): "result: nobody's",
 }
 """Of the faults that have one here; a fault with a schedule beside these is tested with its own."""
 EQUAL = {("copy-skipped-at-two", Kind.LEAK), ("grouped-decrement-first", Kind.LEAK), ("salt-left-out", Kind.LEAK)}

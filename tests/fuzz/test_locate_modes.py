@@ -54,6 +54,7 @@ MODES: dict[str, tuple[str, str, dict[str, Setting], tuple[Op, ...]]] = {
     "pieces": ("tiny", "slots", {"step_tokens_max": 4}, LIFE),
     "in flight": ("tiny", "slots", {"pipelined": True}, LIFE),
     "padded": ("tiny", "slots", {"pad_batch": True}, LIFE),
+    "guesses": ("tiny", "slots", {"speculate": 4}, (ask(200, new=9), Step(1), ask(152, new=8), ask(*PROMPT))),
     "private": ("tiny", "private", {"growth": "cat"}, LIFE),
     "a ring": ("tiny-mistral", "slots", {"window": "ring", "ring_append_max": 4}, LIFE),
     "rings and full layers": ("tiny-gemma3", "slots", {"window": "ring", "ring_append_max": 1}, LIFE),

@@ -20,7 +20,7 @@ from fuzz.shrink import sort_key
 from fuzz.strategies import FEATURES, Space, batches, knobs, requests, schedules
 from fuzz.strategies.dice import SIZE, Dice
 from fuzz.strategies.lives import Life
-from fuzz.strategies.motifs import MOTIFS, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
+from fuzz.strategies.motifs import MOTIFS, MOTIFS_GUESSED, MOTIFS_POOLED, MOTIFS_SAMPLED, MOTIFS_SHARED, Motif
 from fuzz.strategies.schedules import schedule as read
 from fuzz.strategies.storms import storm
 from targets.decoder import DecoderFactory
@@ -144,10 +144,11 @@ def test_every_feature_and_motif_occurs_in_four_thousand_schedules(tiny: Model, 
     monkeypatch.setattr(strategies, "MOTIFS_SAMPLED", tuple(map(counted, MOTIFS_SAMPLED)))
     monkeypatch.setattr(strategies, "MOTIFS_SHARED", tuple(map(counted, MOTIFS_SHARED)))
     monkeypatch.setattr(strategies, "MOTIFS_POOLED", tuple(map(counted, MOTIFS_POOLED)))
+    monkeypatch.setattr(strategies, "MOTIFS_GUESSED", tuple(map(counted, MOTIFS_GUESSED)))
     pages = DecoderFactory(tiny, name="pages")
     shown = Counter(name for schedule in draw(pages, 3, 4000) for name, shows in SHOWS.items() if shows(schedule))
     assert [name for name in SHOWS if shown[name] < 3] == []
-    motifs = (*MOTIFS, *MOTIFS_SAMPLED, *MOTIFS_SHARED, *MOTIFS_POOLED)
+    motifs = (*MOTIFS, *MOTIFS_SAMPLED, *MOTIFS_SHARED, *MOTIFS_POOLED, *MOTIFS_GUESSED)
     assert [motif.__name__ for motif in motifs if drawn[motif.__name__] < 40] == []
 
 

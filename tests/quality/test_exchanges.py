@@ -21,14 +21,16 @@ SCHEDULES = 200
 NAMES = [field.name for field in FIELDS]
 SHAREABLE = [field.name for field in FIELDS if field.shareable]
 DERIVED = {
+    "running.drafts": "made and judged within one step",
     "rows.cells": "one number for all rows",
     "rows.last": "follows from how many tokens each row brings, and is absent where all bring one",
+    "rows.asked": "the same, with its drafts",
     "rows.written": "the same",
     "rows.tags": "present only for the sanitizer, and follow from what else the rows say",
     "rows.attended": "the same",
     "rows.table": "follows from the slots, and from pages.tables",
 }
-"""Of a forward's rows, what is no field of one row's own."""
+"""What is no state of one request's, or of one row of a forward, that lasts."""
 SHORT_OF = {
     "pages.chains": "in mid-answer only pages of answers are still to come: it takes a prompt that goes on behind one "
     "request's prompt with another one's answer",

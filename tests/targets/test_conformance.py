@@ -66,6 +66,10 @@ FACTORIES: dict[str, Callable[[], Factory]] = {
     "packed on tiny-gpt2, in chunks, a step late": lambda: SetUp(
         DecoderFactory(find_model("tiny-gpt2"), name="packed"), step_tokens_max=16, pipelined=True
     ),  # type: ignore[dict-item,return-value]
+    "slots that guess": lambda: SetUp(DecoderFactory(find_model("tiny")), speculate=4),  # type: ignore[dict-item,return-value]
+    "pages that guess": lambda: SetUp(  # type: ignore[dict-item,return-value]
+        DecoderFactory(find_model("tiny"), name="pages"), speculate=2, page_size=4, pool_tokens=48
+    ),
     "encoder on tiny-bert": lambda: DecoderFactory(find_model("tiny-bert"), name="encoder"),
     "encoder on tiny-swin": lambda: DecoderFactory(find_model("tiny-swin"), name="encoder"),
     "seq2seq on tiny-t5": lambda: DecoderFactory(find_model("tiny-t5"), name="seq2seq"),

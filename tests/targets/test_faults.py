@@ -19,7 +19,7 @@ def test_planting_changes_only_the_parts_that_are_named_and_no_class(name: str) 
     clean = DECODERS[FAULTS[name].targets[0]]
     before = replace(clean)
     parts = FAULTS[name].plant()
-    for part in ("decoder", "scheduler", "store", "states", "planner", "batch", "runner", "sampler"):
+    for part in ("decoder", "scheduler", "store", "states", "planner", "drafter", "batch", "runner", "sampler"):
         changed = getattr(parts, part) is not getattr(clean, part)
         assert changed == (part in FAULTS[name].mixins), part
         assert issubclass(getattr(parts, part), getattr(clean, part))

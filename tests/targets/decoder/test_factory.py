@@ -67,8 +67,8 @@ def test_a_model_with_column_masks_offers_prompts_alone_only() -> None:
         (
             {"pages": 4},
             "knob must be one of admit_max, context_tokens_max, device, dtype, kv_dtype, linear, pad_batch, pipelined, "
-            "poison, prefill, queue_max, reuse, sanitize, slot_order, slots, step_tokens_max, trust_bias, weights, "
-            "got pages",
+            "poison, prefill, queue_max, reuse, sanitize, slot_order, slots, speculate, step_tokens_max, trust_bias, "
+            "weights, got pages",
         ),
     ],
 )
