@@ -39,7 +39,7 @@ EVENTS: list[Event] = [
     Counted({"page_reuse": 3}),
     Prefilled(1, 3),
     Preempted(1, 0),
-    Drafted(1, (7, 8)),
+    Drafted(1, 2),
     Emitted(1, 7),
     Finished(1, Reason.STOP, (7, 8)),
     Refused(2, "too long"),
