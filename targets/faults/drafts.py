@@ -8,7 +8,7 @@ import torch
 
 from targets.decoder import Decoder, Drafter, Feed, Rows, Runner
 from targets.decoder.running import Running
-from targets.faults.bank import PREFILLS_TOGETHER, Fault, Probe, at_once, request, schedule
+from targets.faults.bank import Fault, Probe, at_once, request, schedule
 from targets.protocol import CheckName, Kind, Step
 
 Choices = Iterator[tuple[int, torch.Tensor]]
@@ -145,6 +145,9 @@ class OpenMaskRunner(Runner):
 _UNTRUE = at_once(request((152,), 4))
 _GUESSES = {"speculate": 2}
 _TARGETS = ("slots", "pages", "private")
+_SAY_MUCH = ("tiny", "tiny-qwen3", "tiny-mistral", "tiny-gpt2")
+"""Whose answers to these prompts repeat themselves, or do not, so that guesses come about and are untrue."""
+_SAY_MORE = _SAY_MUCH[:3]
 
 FAULTS = (
     Fault(
@@ -155,6 +158,7 @@ FAULTS = (
         mixins={"decoder": CredulousDecoder},
         smallest={Kind.ECHO: _UNTRUE},
         checks=(CheckName.ECHO,),
+        models=_SAY_MUCH,
         settings=_GUESSES,
         targets=_TARGETS,
     ),
@@ -166,6 +170,7 @@ FAULTS = (
         mixins={"drafter": LongDrafter},
         smallest={Kind.OWNERSHIP: _UNTRUE, Kind.WRONG_ALONE: _UNTRUE},
         checks=(CheckName.OWNERSHIP, CheckName.ISOLATION),
+        models=_SAY_MUCH,
         settings=_GUESSES,
         targets=_TARGETS,
     ),
@@ -177,6 +182,7 @@ FAULTS = (
         mixins={"decoder": NeighboursDraftsDecoder},
         smallest={Kind.LEAK: at_once(request((200,), 3), request((294,), 3))},
         checks=(CheckName.SWAP,),
+        models=_SAY_MORE,
         settings=_GUESSES,
         targets=_TARGETS,
     ),
@@ -188,6 +194,7 @@ FAULTS = (
         mixins={"decoder": EarlyPublishingDecoder},
         smallest={Kind.STALE_HIT: schedule(request((152,), 4), Step(3), request((152, 87, 87, 35, 1), 1))},
         checks=(CheckName.WARMTH, CheckName.ISOLATION),
+        models=("tiny", "tiny-mistral"),
         settings={**_GUESSES, "page_size": 4},
         targets=("pages",),
     ),
@@ -199,6 +206,7 @@ FAULTS = (
         mixins={"decoder": LastLogitsDecoder},
         smallest={Kind.WRONG_ALONE: _UNTRUE},
         checks=(CheckName.ISOLATION,),
+        models=_SAY_MUCH,
         settings=_GUESSES,
         targets=_TARGETS,
     ),
@@ -210,7 +218,7 @@ FAULTS = (
         mixins={"runner": OpenMaskRunner},
         smallest={Kind.WRONG_ALONE: at_once(request((238,), 4))},
         checks=(CheckName.ISOLATION,),
-        models=PREFILLS_TOGETHER,
+        models=_SAY_MORE,
         settings=_GUESSES,
         targets=_TARGETS,
     ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from targets.decoder import Batch, Decoder, Layout, Scheduler, SlotStore
+from targets.decoder import Batch, Decoder, Layout, Sampler, Scheduler, SlotStore
 from targets.faults.bank import Fault, Probe, at_once, one_after_another, request, schedule
 from targets.models import Plan
 from targets.protocol import Cancel, CheckName, Emitted, Event, Finished, Kind, Reason, Step
@@ -51,6 +51,13 @@ class RoomyBatch(Batch):
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots + 64)
+
+
+class RoomySampler(Sampler):
+    """Has room for them as well."""
+
+    def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
+        super().__init__(rows + 64, vocabulary, device)
 
 
 class TwiceFreeingDecoder(Decoder):
@@ -206,7 +213,12 @@ FAULTS = (
         group="ownership",
         modelled_on="vllm#46240 (two completions free for one cancelled request)",
         doc="a cancelled request's slot is freed twice",
-        mixins={"decoder": TwiceFreeingDecoder, "scheduler": TwiceFreeingScheduler, "batch": RoomyBatch},
+        mixins={
+            "decoder": TwiceFreeingDecoder,
+            "scheduler": TwiceFreeingScheduler,
+            "batch": RoomyBatch,
+            "sampler": RoomySampler,
+        },
         smallest={
             Kind.OWNERSHIP: schedule(request((1,), 2), Step(), Cancel(0)),
             Kind.LEAK: schedule(request((1,), 2), Step(), Cancel(0), request((2,), 1), request((3,), 1)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -21,12 +22,18 @@ from targets.protocol import Schedule
 
 
 class Guessing(Runner):
-    """Writes nothing and guesses: logits [B, V] at random."""
+    """Writes nothing and guesses: logits [B, V] at random, the same ones on every target."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dice = torch.Generator().manual_seed(0)
 
     def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
         for feed in feeds:
-            self.store.grew(feed.slot, len(feed.tokens))
-        return torch.rand(len(feeds), self.plan.vocabulary)
+            self.store.grew(feed.slot, len(feed.tokens) - feed.drafts)
+            if feed.drafts:
+                self.behind[feed.submission] = torch.rand(feed.drafts, self.plan.vocabulary, generator=self.dice)
+        return torch.rand(len(feeds), self.plan.vocabulary, generator=self.dice)
 
 
 def guessing(model: Model, target: str) -> DecoderFactory:

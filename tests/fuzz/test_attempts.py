@@ -12,7 +12,7 @@ from oracle.finding import Finding
 from targets.protocol import CheckName, Kind, Schedule
 from tests.oracle.handmade import asked
 
-TASK = Task(fault="late-token", schedules=40)
+TASK = Task(fault="late-token", seed=1, schedules=40)
 LEAK = Finding(kind=Kind.LEAK, check=CheckName.SWAP, what="", submission=1, sources=(0,))
 WRONG = Finding(kind=Kind.INTERFERENCE, check=CheckName.ISOLATION, what="", submission=1)
 TWO, THREE = asked((1,), (2,)), asked((1,), (2,), (3,))

@@ -91,7 +91,7 @@ def test_nobody_is_admitted_beside_answers_where_requests_come_in_together() -> 
 @pytest.mark.slow
 def test_hardly_anything_is_feasible_that_no_storm_reaches(tiny: Model) -> None:
     factory = guessing(tiny, "slots")
-    coverage = played(factory, [storm(count, factory) for count in range(700)])
+    coverage = played(factory, [storm(count, factory) for count in range(1000)])
     two, three = (coverage.figures(size) for size in SIZES)
     assert two.feasible is not None
     assert three.feasible is not None

@@ -19,10 +19,8 @@ from tests.quality.planting import SEARCHED, plant, size, smallest
 SCHEDULES, TWIN_SCHEDULES = 120, 30
 EVALUATIONS_MAX = 200
 SHORT_OF = {
-    "draft-taken-untrue": "an id that repeats itself, and then does not, takes 8 tokens; another one does so in 5",
     "hash-not-verified": "its shrink takes 278 evaluations from the storm that shows it first",
     "source-hash-small": "the site that shows it first needs words behind the picture: 8 tokens, where 4 do",
-    "swap-through-views": "from a storm it is shrunk to 10 tokens, where 5 do",
 }
 """Where the search falls short of what is wanted, and why."""
 WANTED = [
