@@ -2,7 +2,7 @@
 #
 #   make fuzz    fuzz the built-in decoder; other options of `slotfuzz run`: make fuzz RUN="--seed 3 --schedules 100"
 #   make test    linters, types, import floors, tests
-#   make test-long   the tests that take longest: kills, full disks, nights, what a load costs
+#   make test-long   the tests that take longest: kills, full disks, nights, what a load costs, twins in searches
 #   make engines     the real engines that install quickly (15 s, 380 MB): make test runs their tests where they are
 #
 # Another interpreter: make test PYTHON=python3.12. Where pip looks for packages is pip's own configuration.

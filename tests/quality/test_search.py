@@ -23,8 +23,16 @@ SHORT_OF = {
     "source-hash-small": "the site that shows it first needs words behind the picture: 8 tokens, where 4 do",
 }
 """Where the search falls short of what is wanted, and why."""
+LONG = ("swap-through-views", "picture-restarts-in-chunk")
 WANTED = [
-    pytest.param(name, marks=pytest.mark.xfail(reason=SHORT_OF[name])) if name in SHORT_OF else name for name in SEARCHED
+    pytest.param(
+        name,
+        marks=[
+            *([pytest.mark.xfail(reason=SHORT_OF[name])] if name in SHORT_OF else []),
+            *([pytest.mark.long] if name in LONG else []),
+        ],
+    )
+    for name in SEARCHED
 ]
 
 
@@ -72,7 +80,7 @@ def test_a_fault_is_found_and_shrinks_to_the_smallest_schedule_known(tiny: Model
         assert failure.evaluations <= EVALUATIONS_MAX
 
 
-@pytest.mark.slow
+@pytest.mark.long  # together they take two minutes, and that twins pass is asked of their smallest schedules every time
 @pytest.mark.parametrize("name", [name for name in SEARCHED if name != "recompute-off-by-one"])  # not reached so soon
 def test_the_honest_twin_of_a_fault_passes(tiny: Model, name: str) -> None:
     factory, probe = plant(tiny, name, honest=True)

@@ -52,7 +52,7 @@ def test_the_honest_twin_of_a_fault_goes_the_same_way_and_passes(tiny: Model, na
     assert not probe.changed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @EVERY
 def test_nothing_can_be_taken_away_from_a_smallest_schedule(tiny: Model, name: str, kind: Kind) -> None:
     factory, _ = plant(tiny, name)
