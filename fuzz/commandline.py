@@ -41,7 +41,7 @@ class Group(click.Group):
             click.echo(f"option must be one that the command has (see --help), got {error.option_name}", err=True)
             code = 2
         except click.MissingParameter as error:
-            name = "argument" if error.param is None else error.param.make_metavar(error.ctx or click.Context(self))
+            name = "argument" if error.param is None else _name_of(error.param, error.ctx or click.Context(self))
             click.echo(f"{name} must be given, got nothing (see --help)", err=True)
             code = 2
         except click.ClickException as error:
@@ -56,6 +56,11 @@ class Group(click.Group):
             click.echo(" ".join(str(error).split()), err=True)
             code = 2
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _name_of(parameter: click.Parameter, context: click.Context) -> str:
+    """What one types: an option by its name, an argument by what stands for it."""
+    return parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(context)
 
 
 class Root(Group):
@@ -129,13 +134,13 @@ def check_file(path: Path | None, option: str = "--json") -> None:
         raise bad(option, "a plain file in a folder that exists", path)
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, option: str = "--out") -> None:
     """Refuses a folder that can't be written or made, by doing it, and leaves everything as it was."""
     above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".slotfuzz-", dir=above))
     except OSError as error:
-        raise bad("--out", "a folder that can be written", path) from error
+        raise bad(option, "a folder that can be written", path) from error
 
 
 def limit_memory(gib: float | None) -> None:

@@ -129,6 +129,8 @@ def _finish(played: list[Played], honest: int, json_path: Path | None, said: Con
     """Says it all; the first `honest` lines decide."""
     said.print(table(played))
     for each in played:
+        if not each.findings and not each.is_clean:
+            said.print(f"\n{each.way}: {each.told}", markup=False)
         for finding in each.findings[:1]:
             said.print(f"\n{each.way}: {finding.kind}  {finding.what}  (check: {finding.check})", markup=False)
             for sentence in finding.evidence:

@@ -18,7 +18,10 @@ from fuzz.worker import stage_for
 from oracle.checks import CHECKS
 from oracle.finding import Finding, Verdict
 from targets.protocol import (
+    Admitted,
     Emitted,
+    Freed,
+    Preempted,
     Request,
     Schedule,
     Setting,
@@ -29,6 +32,9 @@ from targets.protocol import (
     submissions,
 )
 from targets.registry import TargetSpec, build
+
+AT_ONCE_MIN = 2
+"""With fewer requests that hold a slot at once nobody has a neighbour."""
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +48,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
         drifted: Those whose logits, or where none are shown the tokens themselves, have other bits.
         largest: The largest difference of a logit; 0 where no logits are shown.
         missing: Requests that gave fewer tokens than alone, or more.
+        together: As many requests as held a slot at once, where they were to be at once.
         verdict, findings: What all checks of the oracle say.
     """
 
@@ -54,11 +61,25 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     verdict: str
     findings: tuple[Finding, ...]
+    together: int | None = None
 
     @property
     def is_clean(self) -> bool:
-        """No drift at all, and nothing found or left undecided."""
-        return self.verdict == Verdict.PASS.name and not self.drifted and not self.missing
+        """Nothing found, nothing drifted, and all of it was there to be seen."""
+        return self.told == Verdict.PASS.name
+
+    @property
+    def told(self) -> str:
+        """The verdict, or what keeps a pass from being one."""
+        if self.verdict != Verdict.PASS.name:
+            return self.verdict
+        if self.tokens < self.requests:
+            return "undecided: some were not answered"
+        if self.together is not None and self.together < AT_ONCE_MIN:
+            return "undecided: they never met"
+        if self.missing:
+            return "undecided: answers of other lengths"
+        return "undecided: other bits" if self.drifted else self.verdict
 
 
 @dataclass
@@ -132,7 +153,20 @@ class Bench:
     def concurrent(self, requests: Sequence[Request], way: str, **more: Setting) -> Played:
         """All requests at once."""
         schedule = Schedule(ops=tuple(map(Submit, requests)), settings={**self.settings, **more})
-        return self.played(way, schedule, self.fresh(schedule))
+        trace = self.fresh(schedule)
+        return msgspec.structs.replace(self.played(way, schedule, trace), together=_together(trace))
+
+
+def _together(trace: Trace) -> int:
+    """As many requests as held a slot at once."""
+    most, holding = 0, set()
+    for event in trace:
+        if isinstance(event, Admitted):
+            holding.add(event.submission)
+            most = max(most, len(holding))
+        elif isinstance(event, Freed | Preempted):
+            holding.discard(event.submission)
+    return most
 
 
 def _drift(ours: Emitted, theirs: Emitted) -> tuple[bool, float]:

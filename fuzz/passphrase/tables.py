@@ -22,7 +22,10 @@ def of_played(played: Sequence[Played]) -> Table:
     """Repeat and concurrent, a line for each way."""
     table = Table("way", "target", "requests", "tokens", "drifted", "largest", "found", box=None)
     for each in played:
-        found = ", ".join(dict.fromkeys(_found(finding.kind, finding.sources) for finding in each.findings)) or each.verdict
+        found = (
+            ", ".join(dict.fromkeys(_found(finding.kind, finding.sources) for finding in each.findings))
+            or each.told.partition(":")[0]
+        )
         sizes = (each.requests, each.tokens, each.drifted)
         table.add_row(each.way, each.target, *map(str, sizes), f"{each.largest:.3g}", found)
     return table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from fuzz.commandline import Number, bad, check_file
+from fuzz.commandline import Number, bad, check_file, check_folder
 
 if TYPE_CHECKING:
     from fuzz.releases.trying import Release, Span
@@ -56,6 +56,7 @@ def bisect(
         raise BadInput("--target", f"{repro.target.target} for this repro", own or "none", str(path))
     set_threads()
     folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slotfuzz" / "environments"
+    check_folder(folder, "--cache")
     environments = Environments(folder.absolute(), distribution, install_seconds)
     click.echo(f"{repro.finding.kind}  {repro.finding.what}\n{distribution}, environments in {environments.folder}")
     releases = []
@@ -111,7 +112,7 @@ def _row(release: Release) -> str:
 def _told(found: Span) -> str:
     """The end of the table in sentences."""
     if found.first_bad is None:
-        return f"it is in none of them; last good version: {found.last_good or 'none'}"
+        return f"it is in none of them; last good version: {found.last_good}" if found.last_good else "of none is it known"
     lines = [f"first bad version: {found.first_bad}; last good version before it: {found.last_good or 'none'}"]
     if found.between:
         lines.append(f"not known of: {', '.join(found.between)}")

@@ -109,7 +109,7 @@ def test_a_byte_is_the_same_id_for_both_servers(tiny: Model, tmp_path: Path) -> 
         (("load-faults", "--seconds", "61"), "--seconds must be a number in 1..60, got 61"),
         (("soak", "--period", "1"), "--period must be a number in 4..86,400, got 1"),
         (("verification", "--rounds", "0"), "--rounds must be a whole number in 1..1,000, got 0"),
-        (("rival",), "TEXT must be given, got nothing (see --help)"),
+        (("rival",), "--python must be given, got nothing (see --help)"),
         (
             ("rival", "--python", "nowhere"),
             "--python must be an interpreter that has transformers[serving] installed, got nowhere",

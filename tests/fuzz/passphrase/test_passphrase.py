@@ -199,6 +199,21 @@ def test_the_command_plays_a_control_beside_an_honest_target_and_exits_with_the_
     assert "a context each: LEAK  request #" in broken.output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("context_tokens_max=2", "undecided: some were not answered"),
+        ("slots=1", "undecided: they never met"),
+    ],
+)
+def test_nothing_passes_where_nothing_was_compared_or_nobody_met(setting: str, told: str) -> None:
+    words = ("--mode", "concurrent", "--target", "slots", "--new-tokens", 2, "--dtype", "float64", "--set", setting)
+    asked = passphrase(*map(str, words))
+    assert (asked.exit_code, "PASS" in asked.output) == (3, False)
+    assert f"a context each: {told}\n" in asked.output
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
