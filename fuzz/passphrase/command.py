@@ -128,9 +128,8 @@ def _at_once(bench: Bench, requests: list[Request], way: str) -> list[Played]:
 def _finish(played: list[Played], honest: int, json_path: Path | None, said: Console, table: Any, code: int) -> int:
     """Says it all; the first `honest` lines decide."""
     said.print(table(played))
+    _say_undecided(played, said)
     for each in played:
-        if not each.findings and not each.is_clean:
-            said.print(f"\n{each.way}: {each.told}", markup=False)
         for finding in each.findings[:1]:
             said.print(f"\n{each.way}: {finding.kind}  {finding.what}  (check: {finding.check})", markup=False)
             for sentence in finding.evidence:
@@ -140,6 +139,13 @@ def _finish(played: list[Played], honest: int, json_path: Path | None, said: Con
     if any(each.findings for each in asked):
         return 1
     return code if all(each.is_clean for each in asked) else 3
+
+
+def _say_undecided(played: list[Played], said: Console) -> None:
+    """What keeps each line in which nothing was found from being a pass."""
+    for each in played:
+        if not each.findings and not each.is_clean:
+            said.print(f"\n{each.way}: {each.told}", markup=False)
 
 
 def _prefix(
@@ -173,8 +179,10 @@ def _prefix(
             "drift behind longer texts says nothing of what they say",
             markup=False,
         )
-    leaks = any(each.findings for each in played)
-    said.print("another request's content: " + ("it leaks" if leaks else "nothing of it comes across"), markup=False)
+    _say_undecided(played, said)
+    leaks, clean = any(each.findings for each in played), all(each.is_clean for each in played)
+    word = "it leaks" if leaks else "nothing of it comes across" if clean else "undecided"
+    said.print(f"another request's content: {word}", markup=False)
     _write(
         json_path,
         {
@@ -194,7 +202,7 @@ def _prefix(
 
         draw(drifts, looks, words.model.name, plot)
         said.print(f"picture: {plot}", markup=False)
-    return 1 if leaks else 0 if all(each.is_clean for each in played) else 3
+    return 1 if leaks else 0 if clean else 3
 
 
 def _measured(experiment: Experiment, said: Console) -> tuple[list[Drift], list[Look]]:

@@ -28,9 +28,7 @@ class ColumnPositionRunner(StaticRunner):
         probe, rows = self.left_pad_in_positions, super().place(feeds, starts)
         probe.reach()
         if not probe.honest:
-            wrong = torch.minimum(rows_of(rows).columns, torch.tensor(self.plan.positions_max - 1))
-            probe.change(bool((wrong != rows.positions)[rows_of(rows).queries >= 0].any()))
-            rows.positions = wrong
+            probe.change(put_by_column(rows_of(rows), self.plan.positions_max))
         return rows
 
 
@@ -44,9 +42,7 @@ class WidthPositionRunner(StaticRunner):
         if starts[0]:
             probe.reach()
             if not probe.honest:
-                wrong = torch.minimum(rows_of(rows).columns, torch.tensor(self.plan.positions_max - 1))
-                probe.change(bool((wrong != rows.positions)[rows_of(rows).queries >= 0].any()))
-                rows.positions = wrong
+                probe.change(put_by_column(rows_of(rows), self.plan.positions_max))
         return rows
 
 
@@ -151,6 +147,14 @@ def rows_of(rows: Rows) -> PaddedRows:
     """The rows of a static batch as such."""
     assert isinstance(rows, PaddedRows), "rows are laid out by a StaticRunner"
     return rows
+
+
+def put_by_column(rows: PaddedRows, positions_max: int) -> bool:
+    """Makes each token's position its column; whether that moved one that is no padding."""
+    wrong = rows.columns.clamp(max=positions_max - 1)
+    moved = bool((wrong != rows.positions)[rows.queries >= 0].any())
+    rows.positions = wrong
+    return moved
 
 
 _LEFT: dict[str, Setting] = {"padding_side": "left", "bucket_tokens": 0}

@@ -214,6 +214,15 @@ def test_nothing_passes_where_nothing_was_compared_or_nobody_met(setting: str, t
     assert f"a context each: {told}\n" in asked.output
 
 
+@pytest.mark.slow
+def test_nothing_is_said_of_another_requests_content_that_was_never_beside() -> None:
+    words = ("--target", "slots", "--new-tokens", 2, "--lengths", 1, "--tasks", 2, "--contents", 1, "--looks", 1)
+    asked = passphrase("--mode", "prefix", *map(str, words), "--dtype", "float64", "--set", "slots=1")
+    assert asked.exit_code == 3
+    assert "beside a request with the neutral text: undecided: they never met\n" in asked.output
+    assert asked.output.endswith("another request's content: undecided\n")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

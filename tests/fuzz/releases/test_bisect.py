@@ -133,6 +133,13 @@ def test_what_makes_no_sense_is_refused_before_anything_is_installed(
     assert refused.output == sentence.format(path=versioned) + "\n"
 
 
+def test_a_cache_that_is_a_file_is_refused_before_anything_is_said(versioned: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    refused = bisect(versioned, "--versions", "1.0", "--package", "x", "--target", TARGET, "--cache", plain)
+    assert (refused.exit_code, refused.output) == (2, f"--cache must be a folder that can be written, got {plain}\n")
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_real_engine_is_tried_in_a_released_version(tmp_path: Path) -> None:
