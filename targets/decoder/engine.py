@@ -204,8 +204,10 @@ class Decoder:
             while self.launched:
                 events += self.land()
             return events
-        self.launched.append(Launch.of(self.feeds(chosen), [self.live[self.batch.submissions[row]] for row in chosen]))
-        self.planner.counts.update(["chunked"] * self.launched[-1].complete.count(False))
+        launch = Launch.of(self.feeds(chosen), [self.live[self.batch.submissions[row]] for row in chosen])
+        self.launched.append(launch)
+        if not all(launch.complete):
+            self.planner.counts["chunked"] += launch.complete.count(False)
         return events
 
     def plan_step(self, rows: tuple[int, ...] | None) -> list[Event] | None:
